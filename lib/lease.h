@@ -1,0 +1,516 @@
+/*
+ * lease.h - runs, their execution attempts, and the leases that workers hold on them.
+ *
+ * A *run* is a logical piece of work. A worker takes it by claiming a *lease*, which opens an
+ * *attempt*: one immutable-once-closed row that says who owned the run, from when to when, and how
+ * it ended. The worker renews the lease while it works and ends the attempt when it is done. When
+ * it vanishes, a reconciler closes the attempt as `lease_expired` and moves the run on by policy.
+ *
+ * What holds for every function here:
+ *
+ * - It returns 0 when it did what was asked (or when that had been done before, see `changed`), a
+ *   positive enum lease_refusal when the state machine refuses, and a negative enum lease_errno
+ *   when something failed. A refusal changes nothing. After an error the outcome is "nothing
+ *   changed", unless `reterr->outcome_unknown` is set: then the commit may have taken place, and
+ *   calling the same verb again with the same arguments is safe and tells.
+ * - Outputs come last and are untouched on error. `reterr` may be NULL.
+ * - A connection must be idle: no transaction open, no pipeline, no COPY. The functions open and
+ *   end their own transactions, keep nothing in the session (a transaction pooler in between is
+ *   fine, prepared statements are not used) and leave the connection as they found it. One
+ *   connection serves one thread at a time; there is no global state.
+ * - `timeout` is how long a call may take in all. Half of it is set as statement_timeout and
+ *   lock_timeout on the server, so that a slow server or a lock mostly ends as LEASE_E_SERVER on a
+ *   connection that stays usable; after LEASE_E_TIMEOUT the connection must be closed.
+ * - All durations are microseconds (LEASE_SECOND is one million of them). All times are
+ *   microseconds since 1970-01-01 00:00 UTC by the *database's* clock; LEASE_TIME_NONE stands for
+ *   SQL NULL. The one exception is `local_end`, see struct lease_grant.
+ * - Identifiers (run_id, owner, tenant_id, trace_id, error_code) are 1 to LEASE_ID_MAX bytes of
+ *   UTF-8 without NUL; error messages are at most LEASE_MESSAGE_MAX bytes. Longer ones are
+ *   refused with LEASE_E_INVALID before anything is sent.
+ * - The library never logs, never exits, installs no signal handler and starts no thread.
+ */
+#ifndef LEASE_H
+#define LEASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LEASE_PUBLIC __attribute__((visibility("default")))
+
+/* The same declaration as in libpq-fe.h; this header needs no other. */
+typedef struct pg_conn PGconn;
+
+#define LEASE_MILLISECOND INT64_C(1000)
+#define LEASE_SECOND INT64_C(1000000)
+#define LEASE_TIME_NONE INT64_MIN
+#define LEASE_ID_MAX 255
+#define LEASE_MESSAGE_MAX 16384
+/* The longest ttl, delay or deadline: ten years. */
+#define LEASE_DURATION_MAX (INT64_C(3650) * 86400 * LEASE_SECOND)
+/* What `timeout` means when it is 0. */
+#define LEASE_TIMEOUT_DEFAULT (10 * LEASE_SECOND)
+/* The newest migration that this library knows; it works with exactly this schema. */
+#define LEASE_SCHEMA_VERSION 3
+
+/* -- words ------------------------------------------------------------------------------------ */
+
+enum lease_run_status {
+	LEASE_RUN_PENDING,
+	LEASE_RUN_RUNNING,
+	LEASE_RUN_WAITING,
+	LEASE_RUN_COMPLETED, /* this and the following are terminal */
+	LEASE_RUN_FAILED,
+	LEASE_RUN_CANCELLED,
+	LEASE_RUN_INTERRUPTED,
+};
+
+enum lease_outcome {
+	LEASE_OUTCOME_NONE, /* the attempt is open */
+	LEASE_OUTCOME_COMPLETED,
+	LEASE_OUTCOME_FAILED,
+	LEASE_OUTCOME_CANCELLED,
+	LEASE_OUTCOME_INTERRUPTED,
+	LEASE_OUTCOME_RETRY_RELEASED,
+	LEASE_OUTCOME_LEASE_EXPIRED,
+};
+
+enum lease_refusal {
+	LEASE_NOT_FOUND = 1,	  /* no such run; for lease_claim_next: no run is due */
+	LEASE_HELD,		  /* another attempt is open on the run */
+	LEASE_NOT_OWNER,	  /* the fencing token names no attempt of this owner */
+	LEASE_EXPIRED,		  /* the owner's attempt is over: its lease ran out, or it was closed */
+	LEASE_TERMINAL,		  /* the run has ended */
+	LEASE_CANCEL_REQUESTED,	  /* only `cancelled` may end this run now */
+	LEASE_DEADLINE,		  /* the run's deadline has passed */
+	LEASE_NOT_BEFORE,	  /* the run is not due yet */
+	LEASE_STALE_VERSION,	  /* state_version is not the expected one */
+	LEASE_OPERATION_CONFLICT, /* the operation_id belongs to another node or run */
+	LEASE_ILLEGAL,		  /* the command does not fit the run's status */
+};
+
+enum lease_policy {
+	LEASE_POLICY_RECORD,  /* close the attempt, leave the run as it is: whoever may, claims it */
+	LEASE_POLICY_FAIL,    /* the run becomes failed, `worker_lease_expired` */
+	LEASE_POLICY_REQUEUE, /* the run becomes pending, up to max_lease_losses in a row */
+};
+
+enum lease_errno {
+	LEASE_E_INVALID = -1,	 /* an argument; nothing was sent */
+	LEASE_E_MEMORY = -2,	 /* out of memory */
+	LEASE_E_BUSY = -3,	 /* the connection is not idle; nothing was sent */
+	LEASE_E_CONNECTION = -4, /* the connection is not there or was lost; see outcome_unknown */
+	LEASE_E_TIMEOUT = -5,	 /* no answer within `timeout`; the connection must be closed */
+	LEASE_E_SERVER = -6,	 /* the server refused; sqlstate tells why */
+	LEASE_E_PROTOCOL = -7,	 /* the answer has not the form that this library expects */
+	LEASE_E_READ_ONLY = -8,	 /* the server is a standby or read-only */
+	LEASE_E_SCHEMA = -9,	 /* schema `lease` is missing, too old or too new */
+	LEASE_E_SYSTEM = -10,	 /* the operating system refused (clock, random numbers) */
+};
+
+/* What to do after an error; lease_error_advice tells. */
+enum lease_advice {
+	LEASE_ADVICE_FIX,	/* asking again will not help: a person must change something */
+	LEASE_ADVICE_RETRY,	/* ask again, at once or a little later */
+	LEASE_ADVICE_RECONNECT, /* ask again on a new connection */
+	LEASE_ADVICE_SPLIT,	/* the data of one of several runs is at fault */
+};
+
+struct lease_error {
+	int code;	  /* enum lease_errno */
+	char sqlstate[6]; /* "" where there is none */
+	bool outcome_unknown;
+	char message[512]; /* one line, no secrets; truncated where it must be */
+};
+
+/* The words as they stand in the tables. Never NULL: an unknown value gives "?". */
+LEASE_PUBLIC const char *lease_run_status_name(enum lease_run_status status);
+LEASE_PUBLIC const char *lease_outcome_name(enum lease_outcome outcome); /* NONE: "open" */
+LEASE_PUBLIC const char *lease_refusal_name(int refusal);
+LEASE_PUBLIC const char *lease_policy_name(enum lease_policy policy);
+/* A name back to its value; -1 when it is none. */
+LEASE_PUBLIC int lease_run_status_parse(const char *name);
+LEASE_PUBLIC int lease_policy_parse(const char *name);
+LEASE_PUBLIC bool lease_run_status_is_terminal(enum lease_run_status status);
+
+LEASE_PUBLIC const char *lease_errno_name(int code);
+LEASE_PUBLIC enum lease_advice lease_error_advice(const struct lease_error *error);
+LEASE_PUBLIC const char *lease_version(void);
+
+/* -- a worker's lease ------------------------------------------------------------------------- */
+
+/* The fencing token: every write by a worker carries it. */
+struct lease_token {
+	char run_id[LEASE_ID_MAX + 1];
+	int32_t attempt_no;
+	char owner[LEASE_ID_MAX + 1];
+};
+
+/*
+ * A granted or renewed lease.
+ *
+ * `local_end` is its end on this machine's CLOCK_BOOTTIME, counted from before the request was
+ * sent and one hundredth of the remaining time early (clocks drift, and the answer took time).
+ * Past it the worker must not touch anything outside until a renewal is granted: it may have been
+ * stopped, and the run may have another owner by now. CLOCK_BOOTTIME goes on while the machine is
+ * suspended (clock_gettime(2)); wall clocks are never compared.
+ */
+struct lease_grant {
+	struct lease_token token;
+	int64_t state_version;	  /* the run's; 0 from a renewal, which does not look at the run */
+	int64_t now;		  /* database time of the grant */
+	int64_t lease_expires_at; /* database time */
+	int64_t deadline_at;	  /* LEASE_TIME_NONE: no deadline */
+	int64_t local_end;	  /* microseconds of CLOCK_BOOTTIME, see above */
+	bool cancel_requested;	  /* end the run with `cancelled` as soon as possible */
+	bool new_attempt;	  /* false: this owner had the lease, and it was refreshed */
+};
+
+struct lease_claim {
+	const char *run_id;   /* ignored by lease_claim_next */
+	const char *tenant_id; /* lease_claim_next only; NULL: any */
+	const char *owner;    /* see lease_owner_generate */
+	int64_t ttl;	      /* > 0; renew at a third of it, see lease_ttl_check */
+	const char *trace_id; /* NULL: none */
+	int64_t timeout;      /* for the whole call; 0: LEASE_TIMEOUT_DEFAULT */
+	bool take_over; /* lease_claim_next only: running runs without an open attempt, too */
+};
+
+/*
+ * Makes an owner token: `identity` (a stable name of the worker; 1 to 200 bytes), a colon, and a
+ * random UUID. A worker makes a new one for each claim: an owner whose attempt has been closed
+ * never gets another on the same run. Errors: LEASE_E_INVALID, LEASE_E_SYSTEM.
+ */
+LEASE_PUBLIC int lease_owner_generate(const char *identity, char ret[LEASE_ID_MAX + 1],
+				      struct lease_error *reterr);
+
+/*
+ * Checks that a renewal period leaves room for two lost renewals: period <= ttl / 3. Workers call
+ * it once with what they are configured to do. LEASE_E_INVALID with a message that says what to
+ * change.
+ */
+LEASE_PUBLIC int lease_ttl_check(int64_t ttl, int64_t period, struct lease_error *reterr);
+
+/* This machine's CLOCK_BOOTTIME in microseconds, to compare with `local_end`. */
+LEASE_PUBLIC int64_t lease_clock_boottime(void);
+
+/*
+ * mark_running: claims the run for `claim->owner`. Opens attempt number max + 1, closing a
+ * leftover open attempt of a pending run as lease_expired first if its lease is over. The owner
+ * who already holds the valid lease gets it refreshed instead (no new attempt).
+ * Two round trips. Refusals: not_found held expired terminal cancel_requested deadline not_before
+ * illegal (waiting).
+ */
+LEASE_PUBLIC int lease_mark_running(PGconn *conn, const struct lease_claim *claim,
+				    struct lease_grant *ret, struct lease_error *reterr);
+
+/*
+ * Claims the oldest pending run that is due, passing over rows that others are claiming at this
+ * moment. With `take_over`, where no pending run is due, also a running one that has no open
+ * attempt: workers need that under the policy record, and it reads all running runs. Three round
+ * trips, one more with `take_over`. Refusal: not_found (nothing is due).
+ */
+LEASE_PUBLIC int lease_claim_next(PGconn *conn, const struct lease_claim *claim,
+				  struct lease_grant *ret, struct lease_error *reterr);
+
+/*
+ * renew_lease: the lease now ends `ttl` from now, but not past the run's deadline and never
+ * earlier than before. One round trip when it is granted. It is the database's answer that counts:
+ * on a refusal the worker stops; on an error it may go on until `local_end` of its last grant and
+ * try again meanwhile. `timeout` 0 means `ttl` here. Refusals: not_found not_owner expired
+ * terminal.
+ */
+LEASE_PUBLIC int lease_renew_lease(PGconn *conn, const struct lease_token *token, int64_t ttl,
+				   int64_t timeout, struct lease_grant *ret,
+				   struct lease_error *reterr);
+
+/*
+ * Renews `n` leases (1 to 10,000) for `ttl` in one statement. `results[i]` is 0 or the refusal of
+ * tokens[i], `grants[i]` its grant (zeroed when refused). Each run at most once in `tokens`; any
+ * order. Refused tokens cost one more round trip for all of them together.
+ */
+LEASE_PUBLIC int lease_renew_leases(PGconn *conn, const struct lease_token *tokens, size_t n,
+				    int64_t ttl, int64_t timeout, struct lease_grant *grants,
+				    int *results, struct lease_error *reterr);
+
+/* What the verbs below tell. */
+struct lease_change {
+	bool changed; /* false: this very command had taken effect before, nothing was written */
+	enum lease_run_status status; /* the run's, afterwards */
+	int64_t state_version;	      /* the run's, afterwards */
+};
+
+struct lease_release {
+	struct lease_token token;
+	int64_t delay;		   /* the run is not due before now + delay; 0: due at once */
+	const char *error_code;	   /* why; NULL: none */
+	const char *error_message; /* NULL: none */
+	int64_t timeout;
+};
+
+/*
+ * release_lease_for_retry: closes the owner's attempt as retry_released; the run becomes pending
+ * and is due after `delay`. Two round trips.
+ * Refusals: not_found not_owner expired terminal cancel_requested.
+ */
+LEASE_PUBLIC int lease_release_lease_for_retry(PGconn *conn, const struct lease_release *release,
+					       struct lease_change *ret,
+					       struct lease_error *reterr);
+
+/*
+ * suspend: the run becomes `waiting` (for a person, for another system); the owner's attempt
+ * closes as interrupted with error_code `suspended`. Two round trips. Refusals as for release.
+ */
+LEASE_PUBLIC int lease_suspend(PGconn *conn, const struct lease_token *token, int64_t timeout,
+			       struct lease_change *ret, struct lease_error *reterr);
+
+struct lease_finish {
+	const char *run_id;	  /* used when `token` is NULL */
+	const struct lease_token *token;
+	enum lease_run_status status; /* one of the terminal ones */
+	const char *error_code;	  /* NULL: none */
+	const char *error_message; /* NULL: none */
+	int64_t expected_version; /* without token only; 0: any */
+	int64_t timeout;
+};
+
+/*
+ * set_terminal_status: ends the run; the owner's attempt closes with the same word. With a cancel
+ * request only `cancelled` is accepted, without one `cancelled` is illegal. Without token (an
+ * application gives up a run that nobody works on) only `failed`, on a run that is pending or
+ * waiting or running without an open attempt. Two round trips.
+ * Refusals: not_found not_owner expired terminal cancel_requested stale_version held illegal.
+ */
+LEASE_PUBLIC int lease_set_terminal_status(PGconn *conn, const struct lease_finish *finish,
+					   struct lease_change *ret, struct lease_error *reterr);
+
+/* -- applications and operators ---------------------------------------------------------------- */
+
+struct lease_submission {
+	const char *run_id;    /* NULL: a time-ordered UUID (version 7) is made */
+	const char *tenant_id; /* NULL: "default" */
+	int64_t delay;	       /* not before now + delay; 0: at once */
+	int64_t deadline;      /* deadline_at = now + deadline, fixed from here on; 0: none */
+	int64_t timeout;
+};
+
+/*
+ * submit: adds a pending run. A run of that id that is already there is left as it is
+ * (`changed` false): submitting again after a lost answer is safe. `ret_run_id` may be NULL. One
+ * round trip.
+ */
+LEASE_PUBLIC int lease_submit(PGconn *conn, const struct lease_submission *submission,
+			      char ret_run_id[LEASE_ID_MAX + 1], struct lease_change *ret,
+			      struct lease_error *reterr);
+
+/*
+ * resume: a waiting run becomes pending. `expected_version` 0: any.
+ * Refusals: not_found terminal deadline stale_version illegal.
+ */
+LEASE_PUBLIC int lease_resume(PGconn *conn, const char *run_id, int64_t expected_version,
+			      int64_t timeout, struct lease_change *ret,
+			      struct lease_error *reterr);
+
+/*
+ * request_cancel: a run that nobody works on is cancelled at once; a running one is marked, its
+ * worker learns of it at the next renewal, and if that worker is lost the reconciler cancels.
+ * Refusals: not_found terminal stale_version, and held for a pending or waiting run on which an
+ * attempt was left open whose lease still holds.
+ */
+LEASE_PUBLIC int lease_request_cancel(PGconn *conn, const char *run_id, int64_t expected_version,
+				      int64_t timeout, struct lease_change *ret,
+				      struct lease_error *reterr);
+
+/* -- reading ----------------------------------------------------------------------------------- */
+
+struct lease_run {
+	char run_id[LEASE_ID_MAX + 1];
+	char tenant_id[LEASE_ID_MAX + 1];
+	enum lease_run_status status;
+	int64_t state_version, plan_version;
+	int64_t not_before, deadline_at, cancel_requested_at;
+	int64_t created_at, updated_at, finished_at;
+	char *terminal_error_code;    /* NULL: none */
+	char *terminal_error_message; /* NULL: none */
+};
+
+struct lease_attempt {
+	int32_t attempt_no;
+	char owner[LEASE_ID_MAX + 1];
+	int64_t started_at, heartbeat_at, lease_expires_at;
+	int64_t deadline_at, cancel_requested_at;
+	int64_t finished_at; /* LEASE_TIME_NONE: open */
+	enum lease_outcome outcome;
+	char *error_code, *error_message, *trace_id; /* NULL: none */
+};
+
+struct lease_history {
+	struct lease_run run;
+	struct lease_attempt *attempts; /* by attempt_no */
+	size_t n_attempts;
+	int64_t now; /* database time of the reading */
+};
+
+/*
+ * Reads a run and all its attempts, in one snapshot. The history belongs to the caller, who frees
+ * it with lease_history_free (NULL is fine). Refusal: not_found.
+ */
+LEASE_PUBLIC int lease_list_attempts(PGconn *conn, const char *run_id, struct lease_history **ret,
+				     struct lease_error *reterr);
+LEASE_PUBLIC void lease_history_free(struct lease_history *history);
+
+/* Where a database stands, by one pass over its open attempts and its unfinished runs. */
+struct lease_status {
+	int64_t now;
+	int64_t runs_pending, runs_running, runs_waiting;
+	int64_t attempts_open;	  /* expired ones included */
+	int64_t attempts_expired; /* open, and the lease is over */
+	int64_t oldest_expired_at; /* end of the lease that is over for longest; LEASE_TIME_NONE */
+	int64_t next_end_at;	   /* the next end of a lease that still holds; LEASE_TIME_NONE */
+};
+
+LEASE_PUBLIC int lease_read_status(PGconn *conn, struct lease_status *ret,
+				   struct lease_error *reterr);
+
+/*
+ * Checks what a program needs before it works on a connection: a writable primary
+ * (LEASE_E_READ_ONLY) and schema `lease` in version LEASE_SCHEMA_VERSION (LEASE_E_SCHEMA; the
+ * message says what to do).
+ */
+LEASE_PUBLIC int lease_check_database(PGconn *conn, int64_t timeout, struct lease_error *reterr);
+
+/* -- reconciling --------------------------------------------------------------------------------*/
+
+struct lease_sweep_options {
+	int64_t interval;	   /* from one horizon scan to the next; a ceiling, see below */
+	int64_t orphan_interval;   /* from one look for orphans and passed deadlines to the next */
+	int64_t statement_timeout; /* set in each transaction */
+	int64_t lock_timeout;	   /* set in each transaction */
+	int batch_size;		   /* runs closed in one transaction */
+	int scan_page;		   /* open attempts read by one statement */
+	int due_limit;		   /* ends of leases kept in memory */
+	enum lease_policy policy;
+	int max_lease_losses; /* with requeue; 0: no limit */
+};
+
+/* Sensible values: interval 5 s, orphans 60 s, timeouts 10 s and 2 s, 200, 5000, 10000, record. */
+LEASE_PUBLIC void lease_sweep_options_init(struct lease_sweep_options *options);
+
+/* One run that the reconciler wrote to. Strings are borrowed for the call. */
+struct lease_closed {
+	const char *run_id;
+	int32_t attempt_no;   /* 0: the run had no open attempt, only its row moved */
+	const char *owner;    /* NULL when attempt_no is 0 */
+	int64_t lease_expires_at;
+	int64_t closed_at;    /* closed_at - lease_expires_at is the detection lag */
+	bool moved;	      /* the run's status changed */
+	enum lease_run_status status; /* the run's, afterwards */
+	const char *error_code; /* the run's terminal_error_code, else the attempt's error_code */
+};
+
+/* A run that was passed over because the database refused to write it. */
+struct lease_skipped {
+	const char *run_id;
+	const struct lease_error *error;
+};
+
+struct lease_sweep_callbacks {
+	void (*closed)(void *arg, const struct lease_closed *closed);	 /* may be NULL */
+	void (*skipped)(void *arg, const struct lease_skipped *skipped); /* may be NULL */
+	void *arg;
+};
+
+struct lease_sweep_figures {
+	/* since lease_sweep_new */
+	int64_t passes;		/* horizon scans that came to their end */
+	int64_t failures;	/* operations that failed */
+	int64_t closed;		/* attempts closed as lease_expired */
+	int64_t moved[LEASE_RUN_INTERRUPTED + 1]; /* runs moved, by the status they went to */
+	int64_t skipped;	/* runs passed over because of an error of their own */
+	int64_t contended;	/* times that a run was locked by somebody else */
+	/* of the last complete pass */
+	int64_t open, expired;	   /* open attempts, and those of them whose lease was over */
+	int64_t oldest_expired_at; /* LEASE_TIME_NONE */
+	int64_t scan_duration;	   /* spent in scan statements */
+	int64_t next_interval;	   /* the interval in force */
+	bool stretched;		   /* it is longer than asked for, because scanning takes long */
+	/* now */
+	int64_t due;		/* ends waiting in memory */
+	int64_t passed_at;	/* CLOCK_MONOTONIC of the last complete pass; 0: none yet */
+};
+
+/*
+ * The reconciler of one database, as a resumable object that never blocks: the caller's event loop
+ * gives it a connection and waits where it says.
+ *
+ *	for (;;) {
+ *		int events = lease_sweep_poll(sweep, conn, &error);
+ *		if (events < 0)   -> log; if PQstatus(conn) is bad: reconnect, lease_sweep_reset
+ *		else if (events)  -> wait for LEASE_POLL_READ / LEASE_POLL_WRITE on PQsocket(conn)
+ *		else              -> wait until lease_sweep_wake_at(sweep)
+ *	}
+ *
+ * It scans the open attempts every `interval` for leases that are over or end before the next
+ * scan, closes what is over at once, and wakes at each listed end, so an expired lease is closed
+ * within milliseconds. The interval shrinks to two thirds of the shortest ttl seen and stretches
+ * so that scanning stays under a twentieth of the time; the stretch wins. A run that somebody has
+ * locked is tried again after some milliseconds. A batch that fails on data is halved until the
+ * run at fault stands alone; it is reported and passed over until the next scan.
+ * After an error the sweep waits, longer each time, and goes on by itself.
+ */
+struct lease_sweep;
+
+#define LEASE_POLL_READ 1
+#define LEASE_POLL_WRITE 2
+
+/* The options and callbacks are copied. LEASE_E_INVALID, LEASE_E_MEMORY. */
+LEASE_PUBLIC int lease_sweep_new(const struct lease_sweep_options *options,
+				 const struct lease_sweep_callbacks *callbacks,
+				 struct lease_sweep **ret, struct lease_error *reterr);
+LEASE_PUBLIC void lease_sweep_free(struct lease_sweep *sweep);
+
+/* Options for what starts from now on; a transaction in flight ends under the old ones. */
+LEASE_PUBLIC int lease_sweep_set_options(struct lease_sweep *sweep,
+					 const struct lease_sweep_options *options,
+					 struct lease_error *reterr);
+
+/*
+ * Goes on. Positive: the LEASE_POLL_… events to wait for on PQsocket(conn), read anew each time.
+ * 0: nothing is in flight; call again at lease_sweep_wake_at. Negative: an operation failed, its
+ * transaction is rolled back or gone with the connection; nothing is in flight.
+ * The connection must be in non-blocking mode (PQsetnonblocking) and used by nobody else.
+ */
+LEASE_PUBLIC int lease_sweep_poll(struct lease_sweep *sweep, PGconn *conn,
+				  struct lease_error *reterr);
+/* When to call lease_sweep_poll again, in microseconds of CLOCK_MONOTONIC; INT64_MAX: never. */
+LEASE_PUBLIC int64_t lease_sweep_wake_at(const struct lease_sweep *sweep);
+/* The connection is gone: forget what was in flight, begin with a check and a full scan. */
+LEASE_PUBLIC void lease_sweep_reset(struct lease_sweep *sweep);
+/* Begin no further transaction; poll returns 0 as soon as the one in flight has ended. */
+LEASE_PUBLIC void lease_sweep_stop(struct lease_sweep *sweep);
+/* Scan now rather than at the next interval. */
+LEASE_PUBLIC void lease_sweep_hurry(struct lease_sweep *sweep);
+LEASE_PUBLIC void lease_sweep_read_figures(const struct lease_sweep *sweep,
+					   struct lease_sweep_figures *ret);
+
+/*
+ * reconcile_expired_leases: one whole sweep, blocking: every open attempt whose lease is over is
+ * closed, orphans and passed deadlines are handled, by the policy in `options`. Rows locked by
+ * others are tried again for up to a second and then left to the next sweep (`contended`).
+ * `callbacks` may be NULL. `ret` may be NULL.
+ */
+LEASE_PUBLIC int lease_reconcile_expired_leases(PGconn *conn,
+						const struct lease_sweep_options *options,
+						const struct lease_sweep_callbacks *callbacks,
+						struct lease_sweep_figures *ret,
+						struct lease_error *reterr);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
