@@ -1,0 +1,17 @@
+-- Renew many leases in one statement; also refreshes a lease within a transaction.
+-- Arrays, one element a lease, sorted by run_id (unsorted ones deadlock with each other):
+-- $1 run_id, $2 attempt_no, $3 owner, $4 ttl in microseconds.
+-- Gives, for each lease renewed: position, database time, end, deadline, cancel request.
+UPDATE lease.run_attempts a
+   SET heartbeat_at = clock_timestamp(),
+       lease_expires_at = greatest(a.lease_expires_at,
+                                   least(clock_timestamp() + w.ttl * interval '1 microsecond',
+                                         a.deadline_at))
+  FROM unnest($1::text[], $2::int4[], $3::text[], $4::int8[]) WITH ORDINALITY
+       AS w (run_id, attempt_no, owner, ttl, ord)
+ WHERE a.run_id = w.run_id
+   AND a.finished_at IS NULL
+   AND a.attempt_no = w.attempt_no
+   AND a.owner = w.owner
+   AND a.lease_expires_at > clock_timestamp()
+RETURNING w.ord::int4, a.heartbeat_at, a.lease_expires_at, a.deadline_at, a.cancel_requested_at;

@@ -1,0 +1,12 @@
+-- Settings of one transaction (the third argument of set_config: local to it).
+-- $1 statement_timeout, $2 lock_timeout: milliseconds.
+-- JIT and parallel workers cost more than they bring for statements of this size. Sequential
+-- scans, hash and merge joins are off so that rows are reached, and so locked, in the order of the
+-- arrays that name them: by run_id, one lock order for all.
+SELECT pg_catalog.set_config('statement_timeout', $1::text, true),
+       pg_catalog.set_config('lock_timeout', $2::text, true),
+       pg_catalog.set_config('jit', 'off', true),
+       pg_catalog.set_config('max_parallel_workers_per_gather', '0', true),
+       pg_catalog.set_config('enable_seqscan', 'off', true),
+       pg_catalog.set_config('enable_hashjoin', 'off', true),
+       pg_catalog.set_config('enable_mergejoin', 'off', true);

@@ -1,0 +1,488 @@
+/*
+ * txn.c - see txn.h.
+ */
+#include "txn.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "sql.h"
+
+enum step {
+	STEP_LOCK, /* and look, in one round trip: the runs are known */
+	STEP_LOCK_NEXT,
+	STEP_LOCK_NEXT_RUNNING,
+	STEP_LOOK, /* of its own, after the lock chose the run */
+	STEP_APPLY,
+	STEP_END,
+};
+
+/* The statements of a batch, so that a result finds its reader. */
+enum role {
+	ROLE_OTHER,
+	ROLE_LOCK,
+	ROLE_NEXT,
+	ROLE_LOOK,
+	ROLE_CLOSE,
+	ROLE_OPEN,
+	ROLE_REFRESH,
+};
+
+/* Index into txn.position: one list a statement over arrays. */
+enum { LIST_CLOSE, LIST_OPEN, LIST_REFRESH };
+
+static void add(struct txn *txn, struct batch *batch, enum role role, const char *sql)
+{
+	if (batch->n < BATCH_STATEMENTS)
+		txn->role[batch->n] = role;
+	batch_add(batch, sql);
+}
+
+static void add_begin(struct txn *txn, struct batch *batch)
+{
+	add(txn, batch, ROLE_OTHER, lease_sql_begin);
+	add(txn, batch, ROLE_OTHER, lease_sql_settings);
+	bind_milliseconds(batch, txn->statement_timeout);
+	bind_milliseconds(batch, txn->lock_timeout);
+}
+
+static void add_lock(struct txn *txn, struct batch *batch)
+{
+	struct array run_ids = { 0 };
+
+	for (size_t i = 0; i < txn->n; i++)
+		array_add_text(&run_ids, txn->items[i].command.run_id);
+	add(txn, batch, ROLE_LOCK,
+	    txn->lock == TXN_LOCK_SKIP ? lease_sql_lock_runs_skip : lease_sql_lock_runs);
+	bind_array(batch, &run_ids);
+}
+
+static void add_look(struct txn *txn, struct batch *batch)
+{
+	struct array run_ids = { 0 }, attempts = { 0 }, owners = { 0 };
+	int64_t losses = 0;
+
+	for (size_t i = 0; i < txn->n; i++) {
+		const struct lease_command *command = &txn->items[i].command;
+
+		array_add_text(&run_ids, command->run_id);
+		if (command->attempt_no > 0)
+			array_add_int(&attempts, command->attempt_no);
+		else
+			array_add_text(&attempts, NULL);
+		array_add_text(&owners, command->owner);
+		if (command->kind == COMMAND_RECONCILE && command->max_losses > losses)
+			losses = command->max_losses;
+	}
+	add(txn, batch, ROLE_LOOK, lease_sql_look);
+	bind_array(batch, &run_ids);
+	bind_array(batch, &attempts);
+	bind_array(batch, &owners);
+	bind_int(batch, losses);
+	bind_text(batch, lease_outcome_name(LEASE_OUTCOME_LEASE_EXPIRED));
+}
+
+/* -- apply ------------------------------------------------------------------------------------ */
+
+static bool closes(const struct lease_decision *decision)
+{
+	return decision->step == ATTEMPT_CLOSE || decision->step == ATTEMPT_CLOSE_LOST ||
+	       decision->step == ATTEMPT_TAKE_OVER;
+}
+
+static bool opens(const struct lease_decision *decision)
+{
+	return decision->step == ATTEMPT_OPEN || decision->step == ATTEMPT_TAKE_OVER;
+}
+
+/* Opening moves the run by itself; what else moves goes with the closes. */
+static bool closes_or_moves(const struct lease_decision *decision)
+{
+	return closes(decision) || (decision->move && !opens(decision));
+}
+
+static bool refreshes(const struct lease_decision *decision)
+{
+	return decision->step == ATTEMPT_REFRESH;
+}
+
+static bool marks_cancel(const struct lease_decision *decision)
+{
+	return decision->step == ATTEMPT_MARK_CANCEL;
+}
+
+/* Lists the items to apply whose decision is of a kind. Negative: out of memory. */
+static int list_items(struct txn *txn, int list, bool (*is)(const struct lease_decision *))
+{
+	free(txn->position[list]);
+	txn->n_position[list] = 0;
+	txn->position[list] = calloc(txn->n, sizeof(size_t));
+	if (!txn->position[list])
+		return LEASE_E_MEMORY;
+	for (size_t i = 0; i < txn->n; i++)
+		if (txn->items[i].locked && txn->items[i].decision.verdict == VERDICT_APPLY &&
+		    is(&txn->items[i].decision))
+			txn->position[list][txn->n_position[list]++] = i;
+	return 0;
+}
+
+static void add_close_and_move(struct txn *txn, struct batch *batch)
+{
+	struct array column[11] = { 0 };
+
+	for (size_t k = 0; k < txn->n_position[LIST_CLOSE]; k++) {
+		const struct txn_item *item = &txn->items[txn->position[LIST_CLOSE][k]];
+		const struct lease_decision *decision = &item->decision;
+		bool close = closes(decision), move = decision->move && !opens(decision);
+		bool owner = decision->step == ATTEMPT_CLOSE;
+
+		array_add_text(&column[0], item->command.run_id);
+		if (close)
+			array_add_int(&column[1], item->facts.open.attempt_no);
+		else
+			array_add_text(&column[1], NULL);
+		array_add_text(&column[2], owner ? item->command.owner : NULL);
+		array_add_text(&column[3], close ? lease_outcome_name(decision->outcome) : NULL);
+		array_add_text(&column[4], decision->attempt_error_code);
+		array_add_text(&column[5], decision->attempt_error_message);
+		array_add_text(&column[6], move ? lease_run_status_name(decision->to) : NULL);
+		array_add_bool(&column[7], move && lease_run_status_is_terminal(decision->to));
+		array_add_int(&column[8], decision->delay);
+		array_add_text(&column[9], decision->run_error_code);
+		array_add_text(&column[10], decision->run_error_message);
+	}
+	add(txn, batch, ROLE_CLOSE, lease_sql_close_and_move);
+	for (size_t i = 0; i < 11; i++)
+		bind_array(batch, &column[i]);
+}
+
+static void add_open(struct txn *txn, struct batch *batch)
+{
+	struct array column[5] = { 0 };
+
+	for (size_t k = 0; k < txn->n_position[LIST_OPEN]; k++) {
+		const struct txn_item *item = &txn->items[txn->position[LIST_OPEN][k]];
+
+		array_add_text(&column[0], item->command.run_id);
+		array_add_int(&column[1], item->facts.last_attempt_no + 1);
+		array_add_text(&column[2], item->command.owner);
+		array_add_int(&column[3], item->command.ttl);
+		array_add_text(&column[4], item->command.trace_id);
+	}
+	add(txn, batch, ROLE_OPEN, lease_sql_open_attempts);
+	for (size_t i = 0; i < 5; i++)
+		bind_array(batch, &column[i]);
+	bind_text(batch, lease_run_status_name(LEASE_RUN_RUNNING));
+}
+
+static void add_refresh(struct txn *txn, struct batch *batch)
+{
+	struct array column[4] = { 0 };
+
+	for (size_t k = 0; k < txn->n_position[LIST_REFRESH]; k++) {
+		const struct txn_item *item = &txn->items[txn->position[LIST_REFRESH][k]];
+
+		array_add_text(&column[0], item->command.run_id);
+		array_add_int(&column[1], item->facts.open.attempt_no);
+		array_add_text(&column[2], item->command.owner);
+		array_add_int(&column[3], item->command.ttl);
+	}
+	add(txn, batch, ROLE_REFRESH, lease_sql_renew_many);
+	for (size_t i = 0; i < 4; i++)
+		bind_array(batch, &column[i]);
+}
+
+static void add_mark_cancel(struct txn *txn, struct batch *batch)
+{
+	struct array run_ids = { 0 };
+
+	for (size_t i = 0; i < txn->n; i++) {
+		struct txn_item *item = &txn->items[i];
+
+		if (!item->locked || item->decision.verdict != VERDICT_APPLY ||
+		    !marks_cancel(&item->decision))
+			continue;
+		array_add_text(&run_ids, item->command.run_id);
+		item->applied = true; /* its run is locked and is there */
+	}
+	if (run_ids.length == 0)
+		return;
+	add(txn, batch, ROLE_OTHER, lease_sql_mark_cancel);
+	bind_array(batch, &run_ids);
+}
+
+/* The second round trip: what was decided and the commit, or a rollback when there is nothing. */
+static int add_apply(struct txn *txn, struct batch *batch, struct lease_error *reterr)
+{
+	if (list_items(txn, LIST_CLOSE, closes_or_moves) < 0 ||
+	    list_items(txn, LIST_OPEN, opens) < 0 || list_items(txn, LIST_REFRESH, refreshes) < 0)
+		return lease_error_set(reterr, LEASE_E_MEMORY, "out of memory");
+	if (txn->n_position[LIST_CLOSE] > 0)
+		add_close_and_move(txn, batch);
+	if (txn->n_position[LIST_OPEN] > 0)
+		add_open(txn, batch);
+	if (txn->n_position[LIST_REFRESH] > 0)
+		add_refresh(txn, batch);
+	add_mark_cancel(txn, batch);
+	batch->commits = batch->n > 0;
+	add(txn, batch, ROLE_OTHER, batch->commits ? "COMMIT" : "ROLLBACK");
+	return 1;
+}
+
+/* -- results ---------------------------------------------------------------------------------- */
+
+/* The item at a position (from 1) that a statement gave back; NULL: out of range. */
+static struct txn_item *item_at(const struct txn *txn, int64_t position)
+{
+	return position >= 1 && (size_t)position <= txn->n ? &txn->items[position - 1] : NULL;
+}
+
+static struct txn_item *listed_at(const struct txn *txn, int list, int64_t position)
+{
+	return position >= 1 && (size_t)position <= txn->n_position[list]
+		       ? &txn->items[txn->position[list][position - 1]]
+		       : NULL;
+}
+
+static int bad_position(struct lease_error *reterr)
+{
+	return lease_error_set(reterr, LEASE_E_PROTOCOL,
+			       "the server answered with a row that was not asked for");
+}
+
+static int take_lock(struct txn *txn, const PGresult *result, struct lease_error *reterr)
+{
+	int r = read_form(result, "i", reterr);
+
+	for (int row = 0; r == 0 && row < PQntuples(result); row++) {
+		struct txn_item *item = item_at(txn, read_int(result, row, 0));
+
+		if (!item)
+			return bad_position(reterr);
+		item->locked = true;
+	}
+	return r;
+}
+
+static int take_next(struct txn *txn, PGresult *result, struct lease_error *reterr)
+{
+	int r = read_form(result, "t", reterr);
+
+	if (r < 0 || PQntuples(result) == 0)
+		return r;
+	txn->next_run = result;
+	txn->items[0].command.run_id = read_text(result, 0, 0);
+	txn->items[0].locked = true;
+	return 0;
+}
+
+static int read_facts(const PGresult *result, int row, struct lease_facts *ret,
+		      struct lease_error *reterr)
+{
+	const char *status = read_text(result, row, 2), *outcome = read_text(result, row, 12);
+
+	*ret = (struct lease_facts){
+		.now = read_time(result, row, 1),
+		.found = true,
+		.status = (enum lease_run_status)lease_run_status_parse(status),
+		.state_version = read_int(result, row, 3),
+		.not_before = read_time(result, row, 4),
+		.deadline_at = read_time(result, row, 5),
+		.cancel_requested_at = read_time(result, row, 6),
+		.open = { (int32_t)read_int(result, row, 7), read_text(result, row, 8),
+			  read_time(result, row, 9) },
+		.named = { (int32_t)read_int(result, row, 10), read_text(result, row, 11),
+			   outcome ? (enum lease_outcome)lease_outcome_parse(outcome)
+				   : LEASE_OUTCOME_NONE,
+			   read_text(result, row, 13) },
+		.owner_closed = read_bool(result, row, 14),
+		.last_attempt_no = (int32_t)read_int(result, row, 15),
+		.losses = (int32_t)read_int(result, row, 16),
+	};
+	if (lease_run_status_parse(status) < 0 || (outcome && lease_outcome_parse(outcome) < 0))
+		return lease_error_set(reterr, LEASE_E_PROTOCOL, "unknown status or outcome '%s'",
+				       outcome ? outcome : status ? status : "NULL");
+	return 0;
+}
+
+/* Keeps the result: the facts borrow its strings. Decides for what is locked. */
+static int take_look(struct txn *txn, PGresult *result, struct lease_error *reterr)
+{
+	int r = read_form(result, "istlsssitsitttbii", reterr);
+
+	PQclear(txn->looked);
+	txn->looked = result;
+	for (int row = 0; r == 0 && row < PQntuples(result); row++) {
+		struct txn_item *item = item_at(txn, read_int(result, row, 0));
+
+		if (!item)
+			return bad_position(reterr);
+		if (txn->lock == TXN_LOOK)
+			item->locked = true;
+		if (item->locked)
+			r = read_facts(result, row, &item->facts, reterr);
+		item->state_version = item->facts.state_version;
+	}
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < txn->n; i++)
+		lease_decide(&txn->items[i].facts, &txn->items[i].command, &txn->items[i].decision);
+	return 0;
+}
+
+static int take_close(struct txn *txn, const PGresult *result, struct lease_error *reterr)
+{
+	int r = read_form(result, "issl", reterr);
+
+	for (int row = 0; r == 0 && row < PQntuples(result); row++) {
+		struct txn_item *item = listed_at(txn, LIST_CLOSE, read_int(result, row, 0));
+
+		if (!item)
+			return bad_position(reterr);
+		if (!PQgetisnull(result, row, 3)) {
+			item->state_version = read_int(result, row, 3);
+			item->applied = true;
+			continue;
+		}
+		item->now = read_time(result, row, 1);
+		item->lease_expires_at = read_time(result, row, 2);
+		/* a take-over is applied when its new attempt is open */
+		item->applied = !opens(&item->decision);
+	}
+	return r;
+}
+
+/* Attempts opened or refreshed. */
+static int take_grants(struct txn *txn, int list, const PGresult *result,
+		       struct lease_error *reterr)
+{
+	int r = read_form(result, "issss", reterr);
+
+	for (int row = 0; r == 0 && row < PQntuples(result); row++) {
+		struct txn_item *item = listed_at(txn, list, read_int(result, row, 0));
+
+		if (!item)
+			return bad_position(reterr);
+		item->now = read_time(result, row, 1);
+		item->lease_expires_at = read_time(result, row, 2);
+		item->deadline_at = read_time(result, row, 3);
+		item->cancel_requested_at = read_time(result, row, 4);
+		item->state_version = item->facts.state_version + (item->decision.move ? 1 : 0);
+		item->applied = true;
+	}
+	return r;
+}
+
+static int take(void *self, int index, PGresult *result, struct lease_error *reterr)
+{
+	struct txn *txn = self;
+	int r = 0;
+
+	switch ((enum role)txn->role[index]) {
+	case ROLE_LOCK:
+		r = take_lock(txn, result, reterr);
+		break;
+	case ROLE_NEXT:
+		r = take_next(txn, result, reterr);
+		if (txn->next_run == result)
+			return r;
+		break;
+	case ROLE_LOOK:
+		return take_look(txn, result, reterr);
+	case ROLE_CLOSE:
+		r = take_close(txn, result, reterr);
+		break;
+	case ROLE_OPEN:
+		r = take_grants(txn, LIST_OPEN, result, reterr);
+		break;
+	case ROLE_REFRESH:
+		r = take_grants(txn, LIST_REFRESH, result, reterr);
+		break;
+	case ROLE_OTHER:
+		break;
+	}
+	PQclear(result);
+	return r;
+}
+
+/* -- the steps -------------------------------------------------------------------------------- */
+
+/* The lock chose no run. */
+static int next_nothing_due(struct txn *txn, struct batch *batch)
+{
+	struct txn_item *item = &txn->items[0];
+
+	lease_decide(&item->facts, &item->command, &item->decision);
+	txn->step = STEP_END;
+	add(txn, batch, ROLE_OTHER, "ROLLBACK");
+	return 1;
+}
+
+static int next(void *self, struct batch *batch, struct lease_error *reterr)
+{
+	struct txn *txn = self;
+
+	switch ((enum step)txn->step) {
+	case STEP_LOCK:
+		add_begin(txn, batch);
+		add_lock(txn, batch);
+		add_look(txn, batch);
+		txn->step = STEP_APPLY;
+		return 1;
+	case STEP_LOCK_NEXT:
+		add_begin(txn, batch);
+		add(txn, batch, ROLE_NEXT, lease_sql_lock_next);
+		bind_text(batch, txn->tenant_id);
+		txn->step = txn->take_over ? STEP_LOCK_NEXT_RUNNING : STEP_LOOK;
+		return 1;
+	case STEP_LOCK_NEXT_RUNNING:
+		txn->step = STEP_LOOK;
+		if (txn->items[0].locked)
+			return next(txn, batch, reterr);
+		add(txn, batch, ROLE_NEXT, lease_sql_lock_next_running);
+		bind_text(batch, txn->tenant_id);
+		return 1;
+	case STEP_LOOK:
+		if (txn->lock == TXN_LOCK_NEXT && !txn->items[0].locked)
+			return next_nothing_due(txn, batch);
+		add_look(txn, batch);
+		txn->step = txn->lock == TXN_LOOK ? STEP_END : STEP_APPLY;
+		return 1;
+	case STEP_APPLY:
+		txn->step = STEP_END;
+		return add_apply(txn, batch, reterr);
+	case STEP_END:
+		break;
+	}
+	return 0;
+}
+
+struct operation txn_operation(struct txn *txn)
+{
+	txn->step = txn->lock == TXN_LOOK ? STEP_LOOK
+		    : txn->lock == TXN_LOCK_NEXT ? STEP_LOCK_NEXT
+						 : STEP_LOCK;
+	for (size_t i = 0; i < txn->n; i++) {
+		struct txn_item *item = &txn->items[i];
+
+		*item = (struct txn_item){ .command = item->command };
+	}
+	return (struct operation){ next, take, txn };
+}
+
+bool txn_is_applying(const struct txn *txn)
+{
+	return txn->step == STEP_END;
+}
+
+void txn_done(struct txn *txn)
+{
+	PQclear(txn->looked);
+	PQclear(txn->next_run);
+	txn->looked = txn->next_run = NULL;
+	for (int i = 0; i < 3; i++) {
+		free(txn->position[i]);
+		txn->position[i] = NULL;
+		txn->n_position[i] = 0;
+	}
+}
