@@ -1,0 +1,787 @@
+/*
+ * sweep.c - the reconciler of one database: what to do next on its connection, and when.
+ *
+ * A *pass* is one horizon scan, in pages by run_id. What a page lists goes into the due list: a
+ * lease that is over is due at once, one that will end before the next scan at its end. Whatever
+ * is due goes through lock-look-decide-apply in chunks before the next page is read, so that
+ * memory stays bounded. Orphans and passed deadlines are listed by two scans of their own, and
+ * treated alike: a list only says which runs to look at, the look under the lock decides.
+ *
+ * Nothing here writes but through txn.c, and nothing waits: the caller does.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "due.h"
+#include "facts.h"
+#include "sql.h"
+#include "txn.h"
+
+enum activity {
+	IDLE,
+	CHECKING,
+	SCANNING, /* the next page of the open attempts, */
+	SCANNING_ORPHANS, /* of the orphans, */
+	SCANNING_DEADLINES, /* of the passed deadlines */
+	CLOSING, /* a chunk */
+};
+
+/* A part of the chunk that stands alone, because the whole did not go through. */
+struct range {
+	size_t from, to;
+};
+#define RANGES 32 /* halving a chunk leaves at most its logarithm of parts waiting */
+
+struct lease_sweep {
+	struct lease_sweep_options options;
+	struct lease_sweep_callbacks callbacks;
+	struct lease_sweep_figures figures;
+	bool once, stopping, checked;
+
+	struct pump pump;
+	enum activity activity; /* in flight */
+	struct database_check check;
+
+	/* scans */
+	enum activity scan;	/* the one under way, or IDLE */
+	char cursor[LEASE_ID_MAX + 1];
+	bool page_was_sent;
+	uint32_t pass;
+	int64_t page_sent_at, pass_began_at, scan_at, orphans_at;
+	int64_t horizon, interval;
+	struct lease_sweep_figures seen; /* what this pass has counted so far */
+	int64_t shortest_ttl;
+
+	/*
+	 * Database time minus CLOCK_MONOTONIC. Each answer gives a lower bound, since it took time
+	 * to arrive; the highest of a pass is the nearest, and none makes us wake up too early.
+	 */
+	int64_t clock_offset;
+	bool clock_known;
+
+	/* runs to look at */
+	struct due due;
+	struct due_entry *chunk;
+	struct txn_item *items;
+	size_t n_chunk, chunk_size;
+	struct range ranges[RANGES];
+	int n_ranges;
+	struct txn txn;
+
+	/* after errors */
+	int failures_in_a_row;
+	int64_t retry_at;
+	unsigned jitter;
+};
+
+#define RETRY_LOCKED (2 * LEASE_MILLISECOND)
+#define RETRY_LOCKED_MAX (256 * LEASE_MILLISECOND)
+#define RETRY_FAILED (100 * LEASE_MILLISECOND)
+#define RETRY_FAILED_MAX (10 * LEASE_SECOND)
+#define SCAN_SLACK (50 * LEASE_MILLISECOND)
+#define SHORTEST_INTERVAL (20 * LEASE_MILLISECOND)
+/* Scanning takes at most one part in so many of the time. */
+#define SCAN_SHARE 20
+
+static int64_t min64(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+static int64_t max64(int64_t a, int64_t b)
+{
+	return a > b ? a : b;
+}
+
+/* Doubles with each try, up to a limit. */
+static int64_t backoff(int64_t first, int64_t limit, int tries)
+{
+	for (int i = 0; i < tries && first < limit; i++)
+		first *= 2;
+	return min64(first, limit);
+}
+
+/* -- options ---------------------------------------------------------------------------------- */
+
+void lease_sweep_options_init(struct lease_sweep_options *options)
+{
+	*options = (struct lease_sweep_options){
+		.interval = 5 * LEASE_SECOND,
+		.orphan_interval = 60 * LEASE_SECOND,
+		.statement_timeout = 10 * LEASE_SECOND,
+		.lock_timeout = 2 * LEASE_SECOND,
+		.batch_size = 200,
+		.scan_page = 5000,
+		.due_limit = 10000,
+		.policy = LEASE_POLICY_RECORD,
+	};
+}
+
+static int check_options(const struct lease_sweep_options *o, struct lease_error *reterr)
+{
+	if (o->interval < LEASE_MILLISECOND || o->orphan_interval < LEASE_MILLISECOND ||
+	    o->statement_timeout < LEASE_MILLISECOND || o->lock_timeout < LEASE_MILLISECOND)
+		return lease_error_set(reterr, LEASE_E_INVALID,
+				       "interval, orphan_interval, statement_timeout and "
+				       "lock_timeout must be at least 1 ms");
+	if (o->interval > LEASE_DURATION_MAX || o->orphan_interval > LEASE_DURATION_MAX ||
+	    o->statement_timeout > LEASE_DURATION_MAX || o->lock_timeout > LEASE_DURATION_MAX)
+		return lease_error_set(reterr, LEASE_E_INVALID,
+				       "no duration may be longer than ten years");
+	if (o->batch_size < 1 || o->batch_size > 100000 || o->scan_page < 1 ||
+	    o->scan_page > 1000000 || o->due_limit < 1 || o->due_limit > 10000000)
+		return lease_error_set(reterr, LEASE_E_INVALID,
+				       "batch_size must be 1 to 100000, scan_page 1 to 1000000, "
+				       "due_limit 1 to 10000000");
+	if (o->policy < LEASE_POLICY_RECORD || o->policy > LEASE_POLICY_REQUEUE ||
+	    o->max_lease_losses < 0)
+		return lease_error_set(reterr, LEASE_E_INVALID,
+				       "policy or max_lease_losses is out of range");
+	return 0;
+}
+
+int lease_sweep_set_options(struct lease_sweep *sweep, const struct lease_sweep_options *options,
+			    struct lease_error *reterr)
+{
+	int64_t now = clock_monotonic();
+	int r = check_options(options, reterr);
+
+	if (r < 0)
+		return r;
+	sweep->options = *options;
+	/* a page must fit, or what it lists would be dropped and scanned again for ever */
+	sweep->due.limit = (size_t)max64(options->due_limit, 2 * (int64_t)options->scan_page);
+	sweep->scan_at = min64(sweep->scan_at, now + options->interval);
+	sweep->orphans_at = min64(sweep->orphans_at, now + options->orphan_interval);
+	return 0;
+}
+
+int lease_sweep_new(const struct lease_sweep_options *options,
+		    const struct lease_sweep_callbacks *callbacks, struct lease_sweep **ret,
+		    struct lease_error *reterr)
+{
+	struct lease_sweep *sweep = calloc(1, sizeof(*sweep));
+	int r;
+
+	if (!sweep)
+		return lease_error_set(reterr, LEASE_E_MEMORY, "out of memory");
+	sweep->due.known_until = INT64_MAX;
+	r = lease_sweep_set_options(sweep, options, reterr);
+	if (r < 0) {
+		free(sweep);
+		return r;
+	}
+	if (callbacks)
+		sweep->callbacks = *callbacks;
+	sweep->figures.oldest_expired_at = LEASE_TIME_NONE;
+	sweep->jitter = (unsigned)clock_monotonic();
+	lease_sweep_reset(sweep);
+	*ret = sweep;
+	return 0;
+}
+
+/* -- the chunk -------------------------------------------------------------------------------- */
+
+static void drop_chunk(struct lease_sweep *sweep)
+{
+	for (size_t i = 0; i < sweep->n_chunk; i++)
+		free(sweep->chunk[i].run_id);
+	sweep->n_chunk = 0;
+	sweep->n_ranges = 0;
+}
+
+static void add_due(struct lease_sweep *sweep, const char *run_id, int64_t at, int32_t tries)
+{
+	/* without memory the list knows that it knows nothing from then on, and scans again */
+	due_add(&sweep->due, run_id, at, tries, sweep->pass);
+}
+
+/* Puts a run back, to be looked at again: soon at first, then less and less often. */
+static void put_back(struct lease_sweep *sweep, const struct due_entry *entry, int64_t not_before)
+{
+	int64_t soon = clock_monotonic() + backoff(RETRY_LOCKED, RETRY_LOCKED_MAX, entry->tries);
+
+	add_due(sweep, entry->run_id, max64(soon, not_before), entry->tries + 1);
+}
+
+static int by_run_id(const void *a, const void *b)
+{
+	return strcmp(((const struct due_entry *)a)->run_id, ((const struct due_entry *)b)->run_id);
+}
+
+/* Two scans may have listed a run. */
+static void sort_chunk(struct lease_sweep *sweep)
+{
+	size_t kept = 0;
+
+	qsort(sweep->chunk, sweep->n_chunk, sizeof(*sweep->chunk), by_run_id);
+	for (size_t i = 0; i < sweep->n_chunk; i++) {
+		if (kept > 0 && by_run_id(&sweep->chunk[kept - 1], &sweep->chunk[i]) == 0)
+			free(sweep->chunk[i].run_id);
+		else
+			sweep->chunk[kept++] = sweep->chunk[i];
+	}
+	sweep->n_chunk = kept;
+}
+
+static bool size_chunk(struct lease_sweep *sweep)
+{
+	size_t size = (size_t)sweep->options.batch_size;
+
+	if (sweep->chunk_size == size)
+		return true;
+	free(sweep->chunk);
+	free(sweep->items);
+	sweep->chunk = calloc(size, sizeof(*sweep->chunk));
+	sweep->items = calloc(size, sizeof(*sweep->items));
+	sweep->chunk_size = sweep->chunk && sweep->items ? size : 0;
+	return sweep->chunk_size > 0;
+}
+
+/* Takes what is due now. False: there is no memory for it. */
+static bool gather_chunk(struct lease_sweep *sweep, int64_t now)
+{
+	if (!size_chunk(sweep))
+		return false;
+	while (sweep->n_chunk < sweep->chunk_size && due_next(&sweep->due) <= now)
+		due_take(&sweep->due, &sweep->chunk[sweep->n_chunk++]);
+	sort_chunk(sweep);
+	sweep->ranges[0] = (struct range){ 0, sweep->n_chunk };
+	sweep->n_ranges = 1;
+	return true;
+}
+
+/* The transaction for the range on top. */
+static struct operation begin_range(struct lease_sweep *sweep)
+{
+	const struct range *range = &sweep->ranges[sweep->n_ranges - 1];
+	const struct lease_sweep_options *options = &sweep->options;
+
+	for (size_t i = range->from; i < range->to; i++)
+		sweep->items[i].command = (struct lease_command){
+			.kind = COMMAND_RECONCILE,
+			.run_id = sweep->chunk[i].run_id,
+			.policy = options->policy,
+			.max_losses = options->policy == LEASE_POLICY_REQUEUE
+					      ? options->max_lease_losses
+					      : 0,
+		};
+	sweep->txn = (struct txn){
+		.lock = TXN_LOCK_SKIP,
+		.statement_timeout = options->statement_timeout,
+		.lock_timeout = options->lock_timeout,
+		.items = sweep->items + range->from,
+		.n = range->to - range->from,
+	};
+	return txn_operation(&sweep->txn);
+}
+
+static void report_closed(struct lease_sweep *sweep, const struct txn_item *item)
+{
+	bool closed = item->decision.step == ATTEMPT_CLOSE_LOST;
+	bool moved = item->decision.move;
+
+	sweep->figures.closed += closed;
+	if (moved)
+		sweep->figures.moved[item->decision.to]++;
+	if (!sweep->callbacks.closed)
+		return;
+	sweep->callbacks.closed(
+		sweep->callbacks.arg,
+		&(struct lease_closed){
+			.run_id = item->command.run_id,
+			.attempt_no = closed ? item->facts.open.attempt_no : 0,
+			.owner = closed ? item->facts.open.owner : NULL,
+			.lease_expires_at = closed ? item->lease_expires_at : LEASE_TIME_NONE,
+			.closed_at = closed ? item->now : item->facts.now,
+			.moved = moved,
+			.status = item->decision.to,
+			.error_code = moved && item->decision.run_error_code
+					      ? item->decision.run_error_code
+					      : item->decision.attempt_error_code,
+		});
+}
+
+/* The monotonic time at which a lease ends, never too early. */
+static int64_t local_time(const struct lease_sweep *sweep, int64_t database_time)
+{
+	return database_time - sweep->clock_offset;
+}
+
+static void settle_item(struct lease_sweep *sweep, const struct due_entry *entry,
+			const struct txn_item *item)
+{
+	if (!item->locked) {
+		sweep->figures.contended++;
+		put_back(sweep, entry, 0);
+		return;
+	}
+	switch (item->decision.verdict) {
+	case VERDICT_APPLY:
+		if (item->applied)
+			report_closed(sweep, item);
+		else
+			put_back(sweep, entry, 0);
+		break;
+	case VERDICT_REFUSE:
+		/* renewed meanwhile: of interest only if it ends before the next scan lists it */
+		if (item->decision.refusal == LEASE_HELD) {
+			int64_t ends = local_time(sweep, item->facts.open.lease_expires_at);
+
+			if (ends <= sweep->scan_at + SCAN_SLACK)
+				put_back(sweep, entry, ends);
+		}
+		break;
+	case VERDICT_UNCHANGED:
+		break;
+	}
+}
+
+static void complete_range(struct lease_sweep *sweep)
+{
+	struct range range = sweep->ranges[--sweep->n_ranges];
+
+	for (size_t i = range.from; i < range.to; i++)
+		settle_item(sweep, &sweep->chunk[i], &sweep->items[i]);
+	txn_done(&sweep->txn);
+	if (sweep->n_ranges == 0)
+		drop_chunk(sweep);
+}
+
+/* Whether the fault may lie with one run of the chunk rather than with all. */
+static bool is_fault_of_one(const struct lease_sweep *sweep, const struct lease_error *error)
+{
+	if (lease_error_advice(error) == LEASE_ADVICE_SPLIT)
+		return true;
+	/* too slow as a whole; or an attempt's row is locked, as the runs' rows were not */
+	return strcmp(error->sqlstate, "57014") == 0 ||
+	       (strcmp(error->sqlstate, "55P03") == 0 && txn_is_applying(&sweep->txn));
+}
+
+/* True: dealt with here, the sweep goes on. */
+static bool fail_range(struct lease_sweep *sweep, const struct lease_error *error)
+{
+	bool one = is_fault_of_one(sweep, error);
+	struct range range = sweep->ranges[--sweep->n_ranges];
+	size_t middle = range.from + (range.to - range.from) / 2;
+
+	txn_done(&sweep->txn);
+	if (one && range.to - range.from > 1 && sweep->n_ranges + 2 <= RANGES) {
+		sweep->ranges[sweep->n_ranges++] = (struct range){ middle, range.to };
+		sweep->ranges[sweep->n_ranges++] = (struct range){ range.from, middle };
+		return true;
+	}
+	if (one) {
+		sweep->figures.skipped++;
+		if (sweep->callbacks.skipped)
+			sweep->callbacks.skipped(
+				sweep->callbacks.arg,
+				&(struct lease_skipped){ sweep->chunk[range.from].run_id, error });
+		if (sweep->n_ranges == 0)
+			drop_chunk(sweep);
+		return true;
+	}
+	sweep->ranges[sweep->n_ranges++] = range;
+	for (int k = 0; k < sweep->n_ranges; k++)
+		for (size_t i = sweep->ranges[k].from; i < sweep->ranges[k].to; i++)
+			put_back(sweep, &sweep->chunk[i], 0);
+	drop_chunk(sweep);
+	return false;
+}
+
+/* -- scans ------------------------------------------------------------------------------------ */
+
+static void note_database_time(struct lease_sweep *sweep, int64_t database_time)
+{
+	int64_t offset = database_time - clock_monotonic();
+
+	if (!sweep->clock_known || offset > sweep->clock_offset)
+		sweep->clock_offset = offset;
+	sweep->clock_known = true;
+}
+
+/* How much longer than the interval a scan must look ahead, so that the next one comes in time. */
+static int64_t slack(const struct lease_sweep *sweep)
+{
+	return SCAN_SLACK + 2 * sweep->figures.scan_duration;
+}
+
+static void begin_scan(struct lease_sweep *sweep, enum activity scan, int64_t now)
+{
+	sweep->scan = scan;
+	sweep->cursor[0] = '\0';
+	if (scan != SCANNING)
+		return;
+	sweep->pass++;
+	sweep->pass_began_at = now;
+	sweep->horizon = sweep->once ? 0 : sweep->interval + slack(sweep);
+	sweep->seen = (struct lease_sweep_figures){ .oldest_expired_at = LEASE_TIME_NONE };
+	sweep->shortest_ttl = INT64_MAX;
+	sweep->clock_known = false;
+	sweep->due.known_until = INT64_MAX;
+	/* not before this pass has ended; a lease that is held until then is listed anew */
+	sweep->scan_at = now + sweep->interval;
+}
+
+static void choose_interval(struct lease_sweep *sweep)
+{
+	int64_t wanted = sweep->options.interval;
+	int64_t floor = sweep->seen.scan_duration * SCAN_SHARE;
+
+	if (sweep->shortest_ttl < INT64_MAX)
+		wanted = min64(wanted, max64(sweep->shortest_ttl / 3 * 2, SHORTEST_INTERVAL));
+	sweep->figures.stretched = floor > wanted;
+	sweep->interval = max64(wanted, floor);
+	sweep->figures.next_interval = sweep->interval;
+}
+
+static void end_pass(struct lease_sweep *sweep)
+{
+	int64_t now = clock_monotonic();
+
+	sweep->scan = IDLE;
+	due_forget_before(&sweep->due, sweep->pass);
+	sweep->figures.open = sweep->seen.open;
+	sweep->figures.expired = sweep->seen.expired;
+	sweep->figures.oldest_expired_at = sweep->seen.oldest_expired_at;
+	sweep->figures.scan_duration = sweep->seen.scan_duration;
+	sweep->figures.passes++;
+	sweep->figures.passed_at = now;
+	choose_interval(sweep);
+	if (sweep->once) {
+		sweep->scan_at = INT64_MAX;
+		return;
+	}
+	/* what this pass listed reaches to its horizon: begin the next before that is used up */
+	sweep->scan_at = sweep->pass_began_at +
+			 max64(min64(sweep->interval, sweep->horizon - slack(sweep)),
+			       sweep->seen.scan_duration);
+}
+
+/* A page of the horizon scan; see scan_page.sql. */
+static int take_page(struct lease_sweep *sweep, const PGresult *result, struct lease_error *reterr)
+{
+	struct lease_sweep_figures *seen = &sweep->seen;
+	int r = read_form(result, "itissil", reterr);
+	int64_t oldest, now = clock_monotonic();
+	const char *last;
+
+	if (r < 0)
+		return r;
+	if (PQntuples(result) < 1 || read_int(result, 0, 0) != 0)
+		return lease_error_set(reterr, LEASE_E_PROTOCOL, "a page without figures");
+	note_database_time(sweep, read_time(result, 0, 4));
+	seen->scan_duration += now - sweep->page_sent_at;
+	seen->open += read_int(result, 0, 2);
+	seen->expired += read_int(result, 0, 5);
+	oldest = read_time(result, 0, 3);
+	if (oldest != LEASE_TIME_NONE && (seen->oldest_expired_at == LEASE_TIME_NONE ||
+					  oldest < seen->oldest_expired_at))
+		seen->oldest_expired_at = oldest;
+	if (!PQgetisnull(result, 0, 6) && read_int(result, 0, 6) > 0)
+		sweep->shortest_ttl = min64(sweep->shortest_ttl, read_int(result, 0, 6));
+	for (int row = 1; row < PQntuples(result); row++)
+		if (!PQgetisnull(result, row, 1))
+			add_due(sweep, read_text(result, row, 1),
+				max64(local_time(sweep, read_time(result, row, 3)), 0), 0);
+	last = read_text(result, 0, 1);
+	if (last)
+		snprintf(sweep->cursor, sizeof(sweep->cursor), "%s", last);
+	if (read_int(result, 0, 2) < sweep->options.scan_page)
+		end_pass(sweep);
+	return 0;
+}
+
+/* A page of orphans or passed deadlines: run ids, to be looked at now. */
+static int take_list(struct lease_sweep *sweep, const PGresult *result, struct lease_error *reterr)
+{
+	int r = read_form(result, "t", reterr);
+	int n = PQntuples(result);
+	int64_t now = clock_monotonic();
+
+	if (r < 0)
+		return r;
+	for (int row = 0; row < n; row++) {
+		const char *run_id = read_text(result, row, 0);
+
+		if (!run_id)
+			return lease_error_set(reterr, LEASE_E_PROTOCOL, "a run without run_id");
+		add_due(sweep, run_id, now, 0);
+		snprintf(sweep->cursor, sizeof(sweep->cursor), "%s", run_id);
+	}
+	if (n == sweep->options.scan_page)
+		return 0;
+	if (sweep->scan == SCANNING_ORPHANS) {
+		begin_scan(sweep, SCANNING_DEADLINES, now);
+	} else {
+		sweep->scan = IDLE;
+		sweep->orphans_at =
+			sweep->once ? INT64_MAX : now + sweep->options.orphan_interval;
+	}
+	return 0;
+}
+
+static int scan_take(void *self, int index, PGresult *result, struct lease_error *reterr)
+{
+	struct lease_sweep *sweep = self;
+	int r = 0;
+
+	/* after BEGIN and the settings */
+	if (index == 2)
+		r = sweep->scan == SCANNING ? take_page(sweep, result, reterr)
+					    : take_list(sweep, result, reterr);
+	PQclear(result);
+	return r;
+}
+
+static int scan_next(void *self, struct batch *batch, struct lease_error *reterr)
+{
+	struct lease_sweep *sweep = self;
+	const struct lease_sweep_options *options = &sweep->options;
+
+	(void)reterr;
+	if (sweep->page_was_sent)
+		return 0;
+	sweep->page_was_sent = true;
+	sweep->page_sent_at = clock_monotonic();
+	batch_add(batch, lease_sql_begin);
+	batch_add(batch, lease_sql_settings_scan);
+	bind_milliseconds(batch, options->statement_timeout);
+	bind_milliseconds(batch, options->lock_timeout);
+	batch_add(batch, sweep->scan == SCANNING	   ? lease_sql_scan_page
+			 : sweep->scan == SCANNING_ORPHANS ? lease_sql_scan_orphans
+							   : lease_sql_scan_deadlines);
+	bind_text(batch, sweep->cursor);
+	bind_int(batch, options->scan_page);
+	if (sweep->scan == SCANNING)
+		bind_int(batch, sweep->horizon);
+	else if (sweep->scan == SCANNING_ORPHANS)
+		bind_text(batch, options->policy == LEASE_POLICY_RECORD ? "f" : "t");
+	batch_add(batch, "COMMIT");
+	return 1;
+}
+
+/* -- what next -------------------------------------------------------------------------------- */
+
+/* When the next scan is to begin. */
+static int64_t next_scan_at(const struct lease_sweep *sweep)
+{
+	return min64(min64(sweep->scan_at, sweep->orphans_at), sweep->due.known_until);
+}
+
+static enum activity choose(struct lease_sweep *sweep, int64_t now)
+{
+	if (sweep->stopping || sweep->retry_at > now)
+		return IDLE;
+	if (!sweep->checked)
+		return CHECKING;
+	if (sweep->n_ranges > 0 || due_next(&sweep->due) <= now)
+		return CLOSING;
+	if (sweep->scan == IDLE) {
+		if (next_scan_at(sweep) > now)
+			return IDLE;
+		if (min64(sweep->scan_at, sweep->due.known_until) <= now)
+			begin_scan(sweep, SCANNING, now);
+		else
+			begin_scan(sweep, SCANNING_ORPHANS, now);
+	}
+	return sweep->scan;
+}
+
+/* Begins the next activity. False: there is nothing to do now. */
+static bool begin(struct lease_sweep *sweep, PGconn *conn, int64_t now)
+{
+	struct operation operation;
+
+	sweep->activity = choose(sweep, now);
+	switch (sweep->activity) {
+	case IDLE:
+		return false;
+	case CHECKING:
+		operation = database_check_operation(&sweep->check);
+		break;
+	case SCANNING:
+	case SCANNING_ORPHANS:
+	case SCANNING_DEADLINES:
+		sweep->page_was_sent = false;
+		operation = (struct operation){ scan_next, scan_take, sweep };
+		break;
+	case CLOSING:
+		if (sweep->n_ranges == 0 && !gather_chunk(sweep, now)) {
+			sweep->retry_at = now + RETRY_FAILED_MAX;
+			sweep->activity = IDLE;
+			return false;
+		}
+		operation = begin_range(sweep);
+		break;
+	}
+	pump_start(&sweep->pump, conn, operation);
+	return true;
+}
+
+static void complete(struct lease_sweep *sweep)
+{
+	if (sweep->activity == CHECKING)
+		sweep->checked = true;
+	if (sweep->activity == CLOSING)
+		complete_range(sweep);
+	sweep->activity = IDLE;
+	sweep->failures_in_a_row = 0;
+}
+
+/* True: dealt with, go on. */
+static bool fail(struct lease_sweep *sweep, const struct lease_error *error)
+{
+	enum activity activity = sweep->activity;
+	int64_t pause;
+
+	sweep->activity = IDLE;
+	if (activity == CLOSING && fail_range(sweep, error))
+		return true;
+	sweep->figures.failures++;
+	pause = backoff(RETRY_FAILED, RETRY_FAILED_MAX, sweep->failures_in_a_row++);
+	/* half of it at random, so that several daemons do not come back at once */
+	sweep->jitter = sweep->jitter * 1103515245u + 12345u;
+	pause = pause / 2 + (int64_t)(sweep->jitter >> 8) % (pause / 2 + 1);
+	sweep->retry_at = clock_monotonic() + pause;
+	return false;
+}
+
+int lease_sweep_poll(struct lease_sweep *sweep, PGconn *conn, struct lease_error *reterr)
+{
+	for (;;) {
+		struct lease_error error;
+		int r;
+
+		if (sweep->activity == IDLE && !begin(sweep, conn, clock_monotonic()))
+			return 0;
+		r = pump_poll(&sweep->pump, &error);
+		if (r > 0)
+			return r;
+		if (r == 0) {
+			complete(sweep);
+		} else if (!fail(sweep, &error)) {
+			if (reterr)
+				*reterr = error;
+			return r;
+		}
+	}
+}
+
+int64_t lease_sweep_wake_at(const struct lease_sweep *sweep)
+{
+	int64_t at;
+
+	if (sweep->stopping)
+		return INT64_MAX;
+	if (!sweep->checked || sweep->n_ranges > 0 || sweep->scan != IDLE)
+		at = 0;
+	else
+		at = min64(due_next(&sweep->due), next_scan_at(sweep));
+	return max64(at, sweep->retry_at);
+}
+
+void lease_sweep_reset(struct lease_sweep *sweep)
+{
+	if (sweep->activity == CLOSING)
+		txn_done(&sweep->txn);
+	pump_abandon(&sweep->pump);
+	drop_chunk(sweep);
+	due_clear(&sweep->due);
+	sweep->activity = sweep->scan = IDLE;
+	sweep->checked = false;
+	sweep->interval = sweep->options.interval;
+	sweep->scan_at = sweep->orphans_at = sweep->retry_at = 0;
+	sweep->failures_in_a_row = 0;
+}
+
+void lease_sweep_stop(struct lease_sweep *sweep)
+{
+	sweep->stopping = true;
+}
+
+void lease_sweep_hurry(struct lease_sweep *sweep)
+{
+	sweep->scan_at = sweep->orphans_at = 0;
+}
+
+void lease_sweep_read_figures(const struct lease_sweep *sweep, struct lease_sweep_figures *ret)
+{
+	*ret = sweep->figures;
+	ret->due = (int64_t)sweep->due.n;
+}
+
+void lease_sweep_free(struct lease_sweep *sweep)
+{
+	if (!sweep)
+		return;
+	lease_sweep_reset(sweep);
+	due_done(&sweep->due);
+	free(sweep->chunk);
+	free(sweep->items);
+	free(sweep);
+}
+
+/* -- one sweep, blocking ---------------------------------------------------------------------- */
+
+/* How long rows locked by others are tried again before they are left to the next sweep. */
+#define LOCKED_PATIENCE LEASE_SECOND
+/* How much longer than statement_timeout an answer may take. */
+#define ANSWER_SLACK (5 * LEASE_SECOND)
+
+static bool is_swept(const struct lease_sweep *sweep)
+{
+	return sweep->figures.passes > 0 && sweep->scan == IDLE && sweep->n_ranges == 0 &&
+	       sweep->due.n == 0 && next_scan_at(sweep) == INT64_MAX;
+}
+
+static int sweep_once(struct lease_sweep *sweep, PGconn *conn, struct lease_error *reterr)
+{
+	int64_t patience = INT64_MAX;
+
+	for (;;) {
+		int events = lease_sweep_poll(sweep, conn, reterr);
+		int64_t now = clock_monotonic();
+		int ready;
+
+		if (events < 0 || (events == 0 && is_swept(sweep)))
+			return events;
+		if (events == 0) { /* what is left is locked by others */
+			if (patience == INT64_MAX)
+				patience = now + LOCKED_PATIENCE;
+			if (now >= patience)
+				return 0;
+			pause_until(min64(lease_sweep_wake_at(sweep), patience));
+			continue;
+		}
+		ready = wait_for(conn, events,
+				 now + sweep->options.statement_timeout + ANSWER_SLACK);
+		if (ready <= 0)
+			return lease_error_set(reterr, LEASE_E_TIMEOUT,
+					       "no answer from the server in time; close the "
+					       "connection");
+	}
+}
+
+int lease_reconcile_expired_leases(PGconn *conn, const struct lease_sweep_options *options,
+				   const struct lease_sweep_callbacks *callbacks,
+				   struct lease_sweep_figures *ret, struct lease_error *reterr)
+{
+	struct lease_sweep *sweep;
+	bool was_nonblocking;
+	int r = connection_begin(conn, &was_nonblocking, reterr);
+
+	if (r < 0)
+		return r;
+	r = lease_sweep_new(options, callbacks, &sweep, reterr);
+	if (r == 0) {
+		sweep->once = true;
+		r = sweep_once(sweep, conn, reterr);
+		if (ret)
+			lease_sweep_read_figures(sweep, ret);
+		lease_sweep_free(sweep);
+	}
+	connection_end(conn, was_nonblocking);
+	return r;
+}
