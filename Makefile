@@ -1,0 +1,260 @@
+# lease-reconciler: one plain GNU makefile for the library, the daemon, the command line, the
+# examples and the tests. `make help` lists the targets.
+#
+# What it promises: every product lies under $(BUILD); objects of different compilers, flags or
+# sanitizers are never mixed; `demo`, `check` and `bench` work on a machine where nothing is
+# installed yet, because they prepare it first and only then let a second make look for packages.
+
+VERSION := 0.1.0
+# The library's binary interface: raise LIBRARY_MINOR with every added symbol, LIBRARY_MAJOR
+# (and the node in lib/lease.map) only when a program built before would break.
+LIBRARY_MAJOR := 1
+LIBRARY_MINOR := 0
+
+BUILD ?= build
+SANITIZE ?=
+WERROR ?=
+TESTS ?=
+BENCH_CLUSTER ?= -c shared_buffers=256MB -c max_wal_size=4GB -c checkpoint_timeout=30min
+
+PREFIX ?= /usr/local
+bindir ?= $(PREFIX)/bin
+sbindir ?= $(PREFIX)/sbin
+libdir ?= $(PREFIX)/lib
+includedir ?= $(PREFIX)/include
+mandir ?= $(PREFIX)/share/man
+sysconfdir ?= $(if $(filter /usr,$(PREFIX)),/etc,$(PREFIX)/etc)
+unitdir ?= $(call systemd_dir,systemdsystemunitdir,systemd/system)
+sysusersdir ?= $(call systemd_dir,sysusersdir,sysusers.d)
+catalogdir ?= $(call systemd_dir,catalogdir,systemd/catalog)
+
+INSTALL ?= install
+PKG_CONFIG ?= pkg-config
+CLANG_FORMAT ?= clang-format
+
+comma := ,
+O := $(BUILD)$(if $(SANITIZE),/sanitize-$(subst $(comma),-,$(SANITIZE)))
+
+# Looked up when first used, and once: before tests/prepare.sh ran there may be no pkg-config.
+need_package = $(if $(shell $(PKG_CONFIG) --exists $(1) 2>&1 || echo missing),$(error \
+	$(PKG_CONFIG) does not find $(1): run tests/prepare.sh, which installs what is missing))
+package_cflags = $(foreach p,$(1),$(call need_package,$(p)))$(shell $(PKG_CONFIG) --cflags $(1))
+package_libs = $(foreach p,$(1),$(call need_package,$(p)))$(shell $(PKG_CONFIG) --libs $(1))
+once = $(eval $(1) := $(2))$($(1))
+systemd_dir = $(or $(if $(filter /usr,$(PREFIX)),$(shell \
+	$(PKG_CONFIG) systemd --variable=$(1) 2>/dev/null)),$(PREFIX)/lib/$(2))
+
+# libev has no .pc file on Debian and Ubuntu.
+PACKAGES_CFLAGS = $(call once,PACKAGES_CFLAGS,$(call package_cflags,libpq yaml-0.1 libsystemd))
+LIBPQ_LIBS = $(call once,LIBPQ_LIBS,$(call package_libs,libpq))
+DAEMON_LIBS = $(call once,DAEMON_LIBS,-lev $(call package_libs,yaml-0.1 libsystemd))
+YAML_LIBS = $(call once,YAML_LIBS,$(call package_libs,yaml-0.1))
+CMOCKA_CFLAGS = $(call once,CMOCKA_CFLAGS,$(call package_cflags,cmocka))
+CMOCKA_LIBS = $(call once,CMOCKA_LIBS,$(call package_libs,cmocka))
+
+# CC, CPPFLAGS, CFLAGS, LDFLAGS and LDLIBS belong to whoever builds; what the code needs is here.
+CFLAGS ?= -O2 -g
+WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wformat=2 -Wvla \
+	-Wundef $(if $(WERROR),-Werror)
+ifeq ($(SANITIZE),)
+# The C library warns about fortification without optimization, so it goes along with -O only.
+HARDENING = -fstack-protector-strong $(if $(filter-out -O0,$(filter -O%,$(CFLAGS))),\
+	-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
+LINK_CHECKS := -Wl,-z,defs
+else
+HARDENING := -fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer
+endif
+COMPILE = $(CC) -std=gnu11 -pthread $(WARNINGS) $(HARDENING) -D_GNU_SOURCE \
+	-DLEASE_VERSION_STRING='"$(VERSION)"' -Ilib -I$(O)/gen $(PACKAGES_CFLAGS) $(CPPFLAGS) $(CFLAGS)
+LINK = $(CC) -pthread $(HARDENING) $(CFLAGS) -Wl,-z,relro,-z,now -Wl,--as-needed $(LDFLAGS)
+
+objects = $(patsubst %.c,$(O)/obj/%.o,$(1))
+LIBRARY_OBJECTS := $(call objects,$(sort $(wildcard lib/*.c))) $(O)/obj/gen/sql.o
+DAEMON_OBJECTS := $(call objects,$(sort $(wildcard daemon/*.c)))
+CLI_OBJECTS := $(call objects,$(sort $(wildcard cli/*.c))) $(O)/obj/gen/migrations.o
+EXAMPLE_OBJECTS := $(call objects,$(sort $(wildcard examples/*.c)))
+SUPPORT_OBJECTS := $(call objects,$(sort $(wildcard tests/support/*.c))) $(O)/obj/gen/migrations.o
+TEST_OBJECTS := $(call objects,$(sort $(wildcard tests/*/test_*.c)))
+BENCH_OBJECTS := $(call objects,$(sort $(wildcard tests/bench/*.c)))
+ALL_OBJECTS := $(sort $(LIBRARY_OBJECTS) $(DAEMON_OBJECTS) $(CLI_OBJECTS) $(EXAMPLE_OBJECTS) \
+	$(SUPPORT_OBJECTS) $(TEST_OBJECTS) $(BENCH_OBJECTS))
+
+SONAME := liblease.so.$(LIBRARY_MAJOR)
+LIBRARY_FILE := $(SONAME).$(LIBRARY_MINOR)
+LIBRARY := $(if $(wildcard lib/*.c),$(addprefix $(O)/,liblease.a liblease.so))
+DAEMON := $(if $(wildcard daemon/main.c),$(O)/lease-reconciler)
+CLI := $(if $(wildcard cli/*.c),$(O)/leasectl)
+EXAMPLES := $(patsubst $(O)/obj/%.o,$(O)/%,$(EXAMPLE_OBJECTS))
+TEST_PROGRAMS := $(patsubst $(O)/obj/%.o,$(O)/%,$(TEST_OBJECTS))
+BENCH := $(if $(BENCH_OBJECTS),$(O)/tests/bench/bench)
+
+# TESTS='store/test_x daemon' picks single programs and whole folders.
+ALL_TESTS := $(patsubst $(O)/tests/%,%,$(TEST_PROGRAMS))
+PICKED_TESTS := $(if $(TESTS),$(foreach t,$(TESTS),$(or $(filter $(t) $(t)/%,$(ALL_TESTS)),\
+	$(error TESTS: there is no test "$(t)"; there are: $(ALL_TESTS)))),$(ALL_TESTS))
+
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.PHONY: all lib daemon cli examples tests demo check bench demo-run check-run bench-run \
+	format lint install uninstall clean help FORCE
+
+all: lib daemon cli examples	## library, daemon, command line and examples (the default)
+lib: $(LIBRARY)
+daemon: $(DAEMON)
+cli: $(CLI)
+examples: $(EXAMPLES)
+tests: all $(TEST_PROGRAMS) $(BENCH)	## build the test programs and the bench, run nothing
+
+# The packages are looked for only by the second make, after prepare.sh brought them.
+demo check bench:
+	@bash tests/prepare.sh
+	@$(MAKE) --no-print-directory $@-run
+
+demo:	## install what is missing, build, and watch a killed worker's run being finished by another
+check:	## install what is missing, build, and run all tests (TESTS='store/test_x' for some)
+bench:	## the same for the measurements; writes bench.json into the build folder
+
+demo-run: all
+	@LEASE_BUILD='$(abspath $(O))' LEASE_SOURCE='$(CURDIR)' exec bash examples/demo.sh
+check-run: all $(addprefix $(O)/tests/,$(PICKED_TESTS))
+	@LEASE_BUILD='$(O)' exec bash tests/run.sh $(addprefix $(O)/tests/,$(PICKED_TESTS))
+bench-run: all $(BENCH)
+	@LEASE_BUILD='$(abspath $(O))' LEASE_SOURCE='$(CURDIR)' exec bash tests/cluster.sh with $(BENCH_CLUSTER) $(BENCH) $(O)/bench.json
+
+# A different compiler or other flags make every object stale.
+$(O)/flags: FORCE
+	@mkdir -p $(@D)
+	@printf '%s\n' '$(subst ','\'',$(COMPILE) $(LDFLAGS))' | cmp -s - $@ || \
+		printf '%s\n' '$(subst ','\'',$(COMPILE) $(LDFLAGS))' >$@
+
+# Code that ships is held to -Wconversion; in tests it would only bury the cases under casts.
+$(LIBRARY_OBJECTS): MODE = -fPIC -fvisibility=hidden -Wconversion
+$(DAEMON_OBJECTS) $(CLI_OBJECTS) $(EXAMPLE_OBJECTS): MODE = -fPIE -Wconversion
+$(sort $(SUPPORT_OBJECTS) $(TEST_OBJECTS) $(BENCH_OBJECTS)): MODE = -fPIE $(CMOCKA_CFLAGS) \
+	-Idaemon -Icli -Itests/support
+$(O)/obj/gen/migrations.o: MODE = -fPIE
+
+$(O)/obj/%.o: %.c $(O)/flags | $(O)/gen/sql.h $(O)/gen/migrations.h
+	@mkdir -p $(@D)
+	@echo "  CC      $<"
+	@$(COMPILE) $(MODE) -MMD -MP -c -o $@ $<
+$(O)/obj/gen/%.o: $(O)/gen/%.c $(O)/flags
+	@mkdir -p $(@D)
+	@$(COMPILE) $(MODE) -MMD -MP -c -o $@ $<
+
+# The folders are prerequisites too: a removed or added file changes them.
+$(O)/gen/sql.c $(O)/gen/sql.h &: lib/embed.sh $(wildcard lib/sql lib/sql/*.sql)
+	@bash lib/embed.sh sql $(O)/gen $(sort $(filter %.sql,$^))
+$(O)/gen/migrations.c $(O)/gen/migrations.h &: lib/embed.sh $(wildcard migrations migrations/*.sql)
+	@bash lib/embed.sh migrations $(O)/gen $(sort $(filter %.sql,$^))
+
+archive = @rm -f $@ && $(AR) rcs $@ $(filter %.o,$^)
+$(O)/liblease.a: $(LIBRARY_OBJECTS)
+	$(archive)
+# Archives, so that a program pulls in only the objects that it uses (leasectl: config).
+$(O)/obj/daemon.a: $(filter-out $(O)/obj/daemon/main.o,$(DAEMON_OBJECTS))
+	@mkdir -p $(@D)
+	$(archive)
+$(O)/tests/cli.a: $(filter-out $(O)/obj/cli/main.o,$(CLI_OBJECTS))
+	@mkdir -p $(@D)
+	$(archive)
+$(O)/tests/support.a: $(SUPPORT_OBJECTS)
+	@mkdir -p $(@D)
+	$(archive)
+
+$(O)/$(LIBRARY_FILE): $(LIBRARY_OBJECTS) lib/lease.map
+	@echo "  LD      $@"
+	@$(LINK) -shared $(LINK_CHECKS) -Wl,-soname,$(SONAME) -Wl,--version-script=lib/lease.map \
+		-o $@ $(LIBRARY_OBJECTS) $(LIBPQ_LIBS) $(LDLIBS)
+$(O)/liblease.so: $(O)/$(LIBRARY_FILE)
+	@ln -sf $(LIBRARY_FILE) $(O)/$(SONAME)
+	@ln -sf $(SONAME) $@
+
+link_program = @mkdir -p $(@D) && echo "  LD      $@" && \
+	$(LINK) -pie -o $@ $(filter %.o,$^) $(filter %.a,$^)
+$(O)/lease-reconciler: $(DAEMON_OBJECTS) $(O)/liblease.a
+	$(link_program) $(DAEMON_LIBS) $(LIBPQ_LIBS) $(LDLIBS)
+$(O)/leasectl: $(CLI_OBJECTS) $(O)/obj/daemon.a $(O)/liblease.a
+	$(link_program) $(YAML_LIBS) $(LIBPQ_LIBS) $(LDLIBS)
+$(EXAMPLES): $(O)/examples/%: $(O)/obj/examples/%.o $(O)/liblease.a
+	$(link_program) $(LIBPQ_LIBS) $(LDLIBS)
+
+TEST_ARCHIVES := $(addprefix $(O)/,tests/support.a tests/cli.a obj/daemon.a liblease.a)
+$(TEST_PROGRAMS): $(O)/tests/%: $(O)/obj/tests/%.o $(TEST_ARCHIVES)
+	$(link_program) $(CMOCKA_LIBS) $(DAEMON_LIBS) $(LIBPQ_LIBS) $(LDLIBS)
+$(O)/tests/bench/bench: $(BENCH_OBJECTS) $(TEST_ARCHIVES)
+	$(link_program) $(CMOCKA_LIBS) $(DAEMON_LIBS) $(LIBPQ_LIBS) -lm $(LDLIBS)
+
+C_FILES = $(sort $(wildcard lib/*.[ch] daemon/*.[ch] cli/*.[ch] examples/*.[ch] tests/*/*.[ch]))
+SHELL_FILES = $(sort $(wildcard .ci/run lib/*.sh tests/*.sh tests/*/*.sh examples/*.sh))
+
+format:	## rewrite the C sources in the project's layout (clang-format)
+	$(CLANG_FORMAT) -i $(C_FILES)
+
+lint: $(O)/gen/sql.h $(O)/gen/migrations.h	## look for faults with the tools that are there
+	@missing() { echo "  lint: $$1 is not installed, left out"; }; status=0; \
+	if command -v $(CLANG_FORMAT) >/dev/null; then \
+		$(CLANG_FORMAT) --dry-run -Werror $(C_FILES) || status=1; \
+	else missing $(CLANG_FORMAT); fi; \
+	if command -v cppcheck >/dev/null; then \
+		cppcheck --quiet --enable=warning,performance,portability --inline-suppr \
+			--error-exitcode=1 --library=posix --std=c11 -Ilib -Idaemon -Icli -Itests/support \
+			-I$(O)/gen --suppress=missingIncludeSystem $(filter %.c,$(C_FILES)) || status=1; \
+	else missing cppcheck; fi; \
+	if command -v clang-tidy >/dev/null; then \
+		clang-tidy --quiet --warnings-as-errors='*' \
+			--checks='-*,bugprone-*,clang-analyzer-*,-bugprone-easily-swappable-parameters,-bugprone-narrowing-conversions,-bugprone-reserved-identifier,-bugprone-assignment-in-if-condition,-clang-analyzer-valist.Uninitialized,-clang-analyzer-security.insecureAPI.DeprecatedOrUnsafeBufferHandling' \
+			$(filter %.c,$(C_FILES)) -- -std=gnu11 -D_GNU_SOURCE \
+			-DLEASE_VERSION_STRING='"$(VERSION)"' -Ilib -Idaemon -Icli -Itests/support -I$(O)/gen \
+			$(PACKAGES_CFLAGS) $(CMOCKA_CFLAGS) 2>$(O)/clang-tidy.log || \
+			{ cat $(O)/clang-tidy.log; status=1; }; \
+	else missing clang-tidy; fi; \
+	if command -v shellcheck >/dev/null; then shellcheck $(SHELL_FILES) || status=1; \
+	else missing shellcheck; fi; exit $$status
+
+SUBSTITUTE = sed -e 's|@prefix@|$(PREFIX)|g' -e 's|@bindir@|$(bindir)|g' -e 's|@sbindir@|$(sbindir)|g' \
+	-e 's|@libdir@|$(libdir)|g' -e 's|@includedir@|$(includedir)|g' \
+	-e 's|@sysconfdir@|$(sysconfdir)|g' -e 's|@version@|$(VERSION)|g'
+MAN_PAGES = $(wildcard docs/man/*.[1-9])
+CONFIGURATION = $(DESTDIR)$(sysconfdir)/lease-reconciler.yaml
+INSTALLED = $(sbindir)/lease-reconciler $(bindir)/leasectl $(addprefix $(libdir)/,liblease.a \
+	$(LIBRARY_FILE) $(SONAME) liblease.so pkgconfig/liblease.pc) $(includedir)/lease.h \
+	$(unitdir)/lease-reconciler.service $(sysusersdir)/lease-reconciler.conf \
+	$(catalogdir)/lease-reconciler.catalog \
+	$(foreach page,$(MAN_PAGES),$(mandir)/man$(subst .,,$(suffix $(page)))/$(notdir $(page)))
+
+install: all	## install under PREFIX (DESTDIR, sysconfdir, unitdir, libdir … may be set)
+	$(INSTALL) -D -m 755 $(O)/lease-reconciler '$(DESTDIR)$(sbindir)/lease-reconciler'
+	$(INSTALL) -D -m 755 $(O)/leasectl '$(DESTDIR)$(bindir)/leasectl'
+	$(INSTALL) -D -m 644 $(O)/liblease.a '$(DESTDIR)$(libdir)/liblease.a'
+	$(INSTALL) -D -m 755 $(O)/$(LIBRARY_FILE) '$(DESTDIR)$(libdir)/$(LIBRARY_FILE)'
+	ln -sf $(LIBRARY_FILE) '$(DESTDIR)$(libdir)/$(SONAME)'
+	ln -sf $(SONAME) '$(DESTDIR)$(libdir)/liblease.so'
+	$(INSTALL) -D -m 644 lib/lease.h '$(DESTDIR)$(includedir)/lease.h'
+	@mkdir -p '$(DESTDIR)$(libdir)/pkgconfig' '$(DESTDIR)$(unitdir)'
+	$(SUBSTITUTE) lib/liblease.pc.in >'$(DESTDIR)$(libdir)/pkgconfig/liblease.pc'
+	$(SUBSTITUTE) systemd/lease-reconciler.service >'$(DESTDIR)$(unitdir)/lease-reconciler.service'
+	$(INSTALL) -D -m 644 systemd/lease-reconciler.sysusers \
+		'$(DESTDIR)$(sysusersdir)/lease-reconciler.conf'
+	@if [ -e systemd/lease-reconciler.catalog ]; then set -x; \
+		$(INSTALL) -D -m 644 systemd/lease-reconciler.catalog \
+			'$(DESTDIR)$(catalogdir)/lease-reconciler.catalog'; fi
+	@for page in $(MAN_PAGES); do ( set -x; $(INSTALL) -D -m 644 "$$page" \
+		'$(DESTDIR)$(mandir)'/man"$${page##*.}/$${page##*/}" ); done
+	@if [ -e '$(CONFIGURATION)' ]; then echo '$(CONFIGURATION) is there already: left as it is'; \
+	else set -x; $(INSTALL) -D -m 640 config/lease-reconciler.yaml '$(CONFIGURATION)'; fi
+	@echo "Next, as root: systemd-sysusers && chgrp lease-reconciler $(sysconfdir)/lease-reconciler.yaml"
+	@echo "Then edit that file, and: systemctl daemon-reload && systemctl enable --now lease-reconciler"
+
+uninstall:	## remove what install put there; the configuration stays
+	rm -f $(foreach file,$(INSTALLED),'$(DESTDIR)$(file)')
+
+clean:	## remove the build folder
+	rm -rf '$(BUILD)'
+
+help:	## this list
+	@sed -n 's/^\([a-z]*\):[^#]*##* *\(.*\)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
+		awk -F'|' '$$2 != "" { printf "%-12s %s\n", $$1, $$2 }'
+	@echo "  variables: BUILD, SANITIZE=address,undefined, WERROR=1, TESTS, CC, CFLAGS, LDFLAGS, PREFIX, DESTDIR"
+
+-include $(ALL_OBJECTS:.o=.d)

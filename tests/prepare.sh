@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Installs what building and testing need and this machine lacks; says nothing if all is there.
+#
+# Each need is tried, not looked up: a library built by hand counts as well as a package. On Debian
+# and Ubuntu the missing packages come by apt-get, as root or by sudo; otherwise it prints the one
+# line to run and ends with 69 (nothing was changed then).
+#
+# It never leaves a PostgreSQL server running or configured that was not there before.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+
+compiles() {
+	printf '%s\n' "$@" 'int main(void) { return 0; }' | cc -xc - -o /dev/null 2>/dev/null
+}
+known() {
+	pkg-config --exists "$1" 2>/dev/null
+}
+
+# shellcheck disable=SC2016 # evaluated later
+# One need a line: Debian package, then the command that succeeds when it is there.
+needs=(
+	'build-essential compiles "#include <stdio.h>" && command -v make ar'
+	'pkg-config command -v pkg-config'
+	'libpq-dev known libpq'
+	'libev-dev compiles "#include <ev.h>"'
+	'libyaml-dev known yaml-0.1'
+	'libsystemd-dev known libsystemd'
+	'libcmocka-dev known cmocka'
+	'postgresql bash "$here/cluster.sh" bindir'
+)
+
+find_missing() {
+	local need
+	missing=()
+	for need in "${needs[@]}"; do
+		eval "${need#* }" >/dev/null 2>&1 || missing+=("${need%% *}")
+	done
+}
+
+fail() {
+	echo "prepare.sh: $*" >&2
+	exit 69
+}
+
+# The server's package would make and start a cluster of its own: this setting is read while it is
+# installed, and goes away again, so that a later installation by the owner is a normal one.
+install_packages() {
+	local log settings=
+	log=$(mktemp)
+	if [[ " $* " = *' postgresql '* ]]; then
+		mkdir -p /etc/postgresql-common/createcluster.d
+		settings=/etc/postgresql-common/createcluster.d/zz-no-main-cluster.conf
+		echo 'create_main_cluster = false' >"$settings"
+	fi
+	# shellcheck disable=SC2064 # the values of now
+	trap "rm -f '$log' $settings" EXIT
+	export DEBIAN_FRONTEND=noninteractive
+	apt-get update >"$log" 2>&1 || true
+	apt-get install -y --no-install-recommends "$@" >>"$log" 2>&1 </dev/null || {
+		tail -n 5 "$log" >&2
+		fail "apt-get could not install: $*"
+	}
+}
+
+if [ "${1:-}" = --install ]; then
+	shift
+	install_packages "$@"
+	exit 0
+fi
+
+find_missing
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+command -v apt-get >/dev/null || fail "missing, and there is no apt-get here: install what your \
+system calls these Debian packages: ${missing[*]}"
+by_hand="sudo bash '$here/prepare.sh' --install ${missing[*]}"
+if [ "$(id -u)" = 0 ]; then
+	as_root=()
+elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+	as_root=(sudo -n)
+elif command -v sudo >/dev/null && [ -t 0 ] && [ -t 2 ]; then
+	as_root=(sudo)
+else
+	fail "missing: ${missing[*]}. Run this once: $by_hand"
+fi
+echo "installing: ${missing[*]}"
+${as_root[@]+"${as_root[@]}"} bash "$here/prepare.sh" --install "${missing[@]}" ||
+	fail "run this by hand to see more: sudo apt-get install -y ${missing[*]}"
+wanted=${missing[*]}
+find_missing
+[ ${#missing[@]} = 0 ] || fail "installed $wanted, and yet not usable: ${missing[*]}"
