@@ -91,7 +91,7 @@ static int result_of(const struct txn_item *item)
 {
 	switch (item->decision.verdict) {
 	case VERDICT_REFUSE:
-		return item->decision.refusal;
+		return (int)item->decision.refusal;
 	case VERDICT_UNCHANGED:
 		return 0;
 	case VERDICT_APPLY:

@@ -34,7 +34,7 @@ enum { LIST_CLOSE, LIST_OPEN, LIST_REFRESH };
 static void add(struct txn *txn, struct batch *batch, enum role role, const char *sql)
 {
 	if (batch->n < BATCH_STATEMENTS)
-		txn->role[batch->n] = role;
+		txn->role[batch->n] = (int)role;
 	batch_add(batch, sql);
 }
 
