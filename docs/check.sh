@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# Checks that the documentation and the sources say the same:
+#
+# - README.md's C block is examples/minimal.c, to the byte
+# - every public function, constant and struct member of lib/lease.h is in liblease(3)
+# - every option of lease-reconciler, of leasectl and of each of its commands is in its man page
+# - every MESSAGE_ID of daemon/journal.c is in docs/running.md
+# - every key of the sample configuration is in lease-reconciler.yaml(5)
+# - links to files in *.md lead somewhere; man pages have no fault that mandoc or groff finds
+#
+# LEASE_BUILD=build bash docs/check.sh; without built programs their options are left out, and it
+# says so. Prints one line a fault; exits 1 if there is any.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+build=${LEASE_BUILD:-build}
+faults=0
+
+fault() {
+	echo "docs: $1"
+	faults=$((faults + 1))
+}
+
+# page_has PAGE GREP-ARGUMENT…: looks in a man page's source, escapes of names and options taken out.
+page_has() {
+	local text
+	text=$(sed -e 's/\\-/-/g' -e 's/\\&//g' "docs/man/$1")
+	shift
+	grep -q "$@" <<<"$text"
+}
+
+check_readme() {
+	awk '/^```c$/ { inside = 1; next } /^```$/ { inside = 0 } inside' README.md |
+		cmp -s - examples/minimal.c ||
+		fault "README.md: the C block is not examples/minimal.c"
+}
+
+# The members of the structs of lease.h: what stands before ; and , between their braces.
+members() {
+	sed -n '/^struct lease_[a-z_]* {/,/^};/p' lib/lease.h | sed 's,/\*.*,,' |
+		grep -oE '[a-z_]+(\[[^]]*\])?[;,]' | grep -oE '^[a-z_]+' | sort -u
+}
+
+check_library() {
+	local name
+	for name in $(members); do
+		page_has liblease.3 -wF -- "$name" || fault "docs/man/liblease.3: $name is missing"
+	done
+	for name in $(grep -oE '\b(lease_[a-z_]+)\(' lib/lease.h | tr -d '(' | sort -u) \
+		$(grep -oE '^	(LEASE_[A-Z_]+)' lib/lease.h) \
+		$(awk '/^#define LEASE_[A-Z_]+ [^_]/ { print $2 }' lib/lease.h); do
+		page_has liblease.3 -w -- "$name" || fault "docs/man/liblease.3: $name is missing"
+	done
+}
+
+# check_options PAGE PROGRAM [COMMAND]: each --option of its --help stands in the page.
+check_options() {
+	local option page_name=$1
+	shift
+	for option in $("$@" --help | grep -oE -- '--[a-z][a-z-]+' | sort -u); do
+		page_has "$page_name" -E -- "(^|[^a-z-])(-|Fl )?-?${option#--}([^a-z-]|\$)" ||
+			fault "docs/man/$page_name: $option of '${*##*/}' is missing"
+	done
+}
+
+check_programs() {
+	local command
+	if ! [ -x "$build/lease-reconciler" ] || ! [ -x "$build/leasectl" ]; then
+		echo "docs: no programs in $build, their options are left out (set LEASE_BUILD)"
+		return
+	fi
+	check_options lease-reconciler.8 "$build/lease-reconciler"
+	check_options leasectl.1 "$build/leasectl"
+	for command in $("$build/leasectl" --help |
+		awk '/^Commands/ { inside = 1; next } /^$/ { inside = 0 } inside { print $1 }'); do
+		page_has leasectl.1 -E "^\.(Ss|It) .*\b$command\b" ||
+			fault "docs/man/leasectl.1: the command $command is missing"
+		check_options leasectl.1 "$build/leasectl" "$command"
+	done
+}
+
+check_messages() {
+	local id
+	for id in $(grep -oE '"[0-9a-f]{32}"' daemon/journal.c | tr -d '"'); do
+		grep -q "\`$id\`" docs/running.md || fault "docs/running.md: MESSAGE_ID $id is missing"
+	done
+}
+
+check_configuration() {
+	local key
+	for key in $(grep -oE '^ *#? *-? ?[a-z_]+:( |$)' config/lease-reconciler.yaml |
+		tr -d ' #:-' | sort -u) password_file; do
+		page_has lease-reconciler.yaml.5 -E "^\.(It )?Ic .*\b$key\b" ||
+			fault "docs/man/lease-reconciler.yaml.5: $key is missing"
+	done
+}
+
+check_links() {
+	local file link
+	for file in *.md docs/*.md; do
+		for link in $(grep -oE '\]\([^)#:]+[)#]' "$file" | tr -d ']()#'); do
+			[ -e "$(dirname "$file")/$link" ] || fault "$file: the link to $link leads nowhere"
+		done
+	done
+}
+
+check_form() {
+	local file faulty
+	for file in docs/man/*.[1-9]; do
+		if command -v mandoc >/dev/null; then
+			faulty=$(mandoc -T lint -W warning "$file" 2>&1 || true)
+		elif command -v groff >/dev/null; then
+			faulty=$(groff -mandoc -Tutf8 -ww -z "$file" 2>&1 || true)
+		else
+			continue
+		fi
+		[ -z "$faulty" ] || fault "$faulty"
+	done
+}
+
+check_readme
+check_library
+check_programs
+check_messages
+check_configuration
+check_links
+check_form
+[ "$faults" = 0 ]
