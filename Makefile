@@ -117,6 +117,7 @@ bench:	## the same for the measurements; writes bench.json into the build folder
 demo-run: all
 	@LEASE_BUILD='$(abspath $(O))' LEASE_SOURCE='$(CURDIR)' exec bash examples/demo.sh
 check-run: all $(addprefix $(O)/tests/,$(PICKED_TESTS))
+	@LEASE_BUILD='$(O)' bash docs/check.sh
 	@LEASE_BUILD='$(O)' exec bash tests/run.sh $(addprefix $(O)/tests/,$(PICKED_TESTS))
 bench-run: all $(BENCH)
 	@LEASE_BUILD='$(abspath $(O))' LEASE_SOURCE='$(CURDIR)' exec bash tests/cluster.sh with $(BENCH_CLUSTER) $(BENCH) $(O)/bench.json
@@ -186,7 +187,7 @@ $(O)/tests/bench/bench: $(BENCH_OBJECTS) $(TEST_ARCHIVES)
 	$(link_program) $(CMOCKA_LIBS) $(DAEMON_LIBS) $(LIBPQ_LIBS) -lm $(LDLIBS)
 
 C_FILES = $(sort $(wildcard lib/*.[ch] daemon/*.[ch] cli/*.[ch] examples/*.[ch] tests/*/*.[ch]))
-SHELL_FILES = $(sort $(wildcard .ci/run lib/*.sh tests/*.sh tests/*/*.sh examples/*.sh))
+SHELL_FILES = $(sort $(wildcard .ci/run lib/*.sh docs/*.sh tests/*.sh tests/*/*.sh examples/*.sh))
 
 format:	## rewrite the C sources in the project's layout (clang-format)
 	$(CLANG_FORMAT) -i $(C_FILES)

@@ -34,13 +34,17 @@ const char *lease_errno_name(int code)
 	return "?";
 }
 
-/* Messages of libpq and the server end in newlines and may have some within: one line of it. */
+/*
+ * Messages of libpq and the server have newlines, and may quote what a user sent: one line of it,
+ * without characters that would control a terminal.
+ */
 static void make_one_line(char *text)
 {
 	char *to = text;
 
-	for (const char *from = text; *from; from++) {
-		char c = *from == '\n' || *from == '\r' || *from == '\t' ? ' ' : *from;
+	for (const unsigned char *from = (unsigned char *)text; *from; from++) {
+		bool is_control = *from < ' ' || *from == 0x7f;
+		char c = (char)(is_control ? ' ' : *from);
 
 		if (c != ' ' || (to > text && to[-1] != ' '))
 			*to++ = c;
@@ -50,16 +54,35 @@ static void make_one_line(char *text)
 	*to = '\0';
 }
 
+/* A text that was cut may end within a character of UTF-8: drops what is left of it. */
+static void drop_cut_character(char *text)
+{
+	size_t length = strlen(text), start = length;
+
+	while (start > 0 && length - start < 3 && ((unsigned char)text[start - 1] & 0xc0) == 0x80)
+		start--;
+	if (start > 0 && (unsigned char)text[start - 1] >= 0xc0) {
+		unsigned char lead = (unsigned char)text[start - 1];
+		size_t whole = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
+
+		if (length - (start - 1) < whole)
+			text[start - 1] = '\0';
+	}
+}
+
 int lease_error_set(struct lease_error *reterr, int code, const char *format, ...)
 {
 	va_list arguments;
+	int length;
 
 	if (!reterr)
 		return code;
 	*reterr = (struct lease_error){ .code = code };
 	va_start(arguments, format);
-	vsnprintf(reterr->message, sizeof(reterr->message), format, arguments);
+	length = vsnprintf(reterr->message, sizeof(reterr->message), format, arguments);
 	va_end(arguments);
+	if (length >= (int)sizeof(reterr->message))
+		drop_cut_character(reterr->message);
 	make_one_line(reterr->message);
 	return code;
 }

@@ -212,7 +212,8 @@ LEASE_PUBLIC int lease_mark_running(PGconn *conn, const struct lease_claim *clai
  * Claims the oldest pending run that is due, passing over rows that others are claiming at this
  * moment. With `take_over`, where no pending run is due, also a running one that has no open
  * attempt: workers need that under the policy record, and it reads all running runs. Three round
- * trips, one more with `take_over`. Refusal: not_found (nothing is due).
+ * trips, one more with `take_over`. After outcome_unknown the call claims another run; a lease that
+ * was granted unseen runs out. Refusal: not_found (nothing is due).
  */
 LEASE_PUBLIC int lease_claim_next(PGconn *conn, const struct lease_claim *claim,
 				  struct lease_grant *ret, struct lease_error *reterr);
@@ -300,8 +301,8 @@ struct lease_submission {
 
 /*
  * submit: adds a pending run. A run of that id that is already there is left as it is
- * (`changed` false): submitting again after a lost answer is safe. `ret_run_id` may be NULL. One
- * round trip.
+ * (`changed` false): submitting again after a lost answer is safe, but with run_id NULL it adds a
+ * second run. `ret_run_id` may be NULL. One round trip.
  */
 LEASE_PUBLIC int lease_submit(PGconn *conn, const struct lease_submission *submission,
 			      char ret_run_id[LEASE_ID_MAX + 1], struct lease_change *ret,

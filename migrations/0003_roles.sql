@@ -15,6 +15,7 @@ DECLARE
     role text;
 BEGIN
     FOREACH role IN ARRAY ARRAY['lease_owner', 'lease_reader', 'lease_worker', 'lease_reconciler'] LOOP
+        CONTINUE WHEN EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = role);
         BEGIN
             EXECUTE pg_catalog.format('CREATE ROLE %I NOLOGIN', role);
         EXCEPTION

@@ -130,13 +130,8 @@ write_options() {
 
 # The server's processes have its data folder as their working folder.
 server_processes() {
-	local link
-	for link in /proc/[0-9]*/cwd; do
-		if [ "$(readlink "$link" 2>/dev/null)" = "$data" ]; then
-			link=${link#/proc/}
-			echo "${link%/cwd}"
-		fi
-	done
+	find /proc -mindepth 2 -maxdepth 2 -path '/proc/[0-9]*/cwd' -printf '%h\t%l\n' 2>/dev/null |
+		DATA=$data awk -F '\t' '$2 == ENVIRON["DATA"] { sub("^/proc/", "", $1); print $1 }'
 }
 
 # What a server leaves that was killed by SIGKILL: a lock that may name a process not yet reaped,

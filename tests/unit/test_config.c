@@ -803,7 +803,7 @@ static void the_sample_names_every_key_and_loads(void **state)
 	assert_int_equal(config->sweep.policy, CONFIG_POLICY_REQUEUE);
 	assert_int_equal(config->sweep.max_lease_losses, 3);
 	assert_string_equal(config->databases[0].conninfo,
-		"host=/run/postgresql dbname=app user=lease_reconciler");
+		"host=/run/postgresql dbname=app user=lease-reconciler");
 	config_free(config);
 }
 
@@ -833,7 +833,7 @@ static void the_sample_comments_show_the_defaults(void **state)
 	shown = printed(config);
 	config_free(config);
 	config = parsed("policy: requeue\nmax_lease_losses: 3\ndatabases:\n  - name: app\n    "
-			"conninfo: host=/run/postgresql dbname=app user=lease_reconciler\n");
+			"conninfo: host=/run/postgresql dbname=app user=lease-reconciler\n");
 	expected = printed(config);
 	assert_string_equal(shown, expected);
 	for (size_t i = 0; config_key_name(i); i++)
