@@ -61,6 +61,12 @@ static const struct word policy_words[] = {
 	{ NULL, 0 },
 };
 
+static const struct word boolean_words[] = {
+	{ "true", true },
+	{ "false", false },
+	{ NULL, 0 },
+};
+
 static const struct word target_words[] = {
 	{ "auto", CONFIG_LOG_AUTO },
 	{ "journal", CONFIG_LOG_JOURNAL },
@@ -98,6 +104,7 @@ enum key_id {
 	KEY_DUE_LIMIT,
 	KEY_POLICY,
 	KEY_MAX_LEASE_LOSSES,
+	KEY_NOTIFY,
 	KEY_CONNECT_TIMEOUT,
 	KEY_STATEMENT_TIMEOUT,
 	KEY_LOCK_TIMEOUT,
@@ -138,6 +145,9 @@ static const struct config_key keys[KEY_COUNT] = {
 	[KEY_MAX_LEASE_LOSSES] = { "max_lease_losses", TYPE_INTEGER, SCOPE_SWEEP,
 		IN_SWEEP(max_lease_losses), 0, 0, 1000000, NULL, false,
 		"leases lost in a row before requeue gives a run up; 0: no limit" },
+	[KEY_NOTIFY] = { "notify", TYPE_WORD, SCOPE_SWEEP, IN_SWEEP(notify),
+		true, 0, 0, boolean_words, false,
+		"wake up consumers of events: NOTIFY lease_events, once a transaction" },
 	[KEY_CONNECT_TIMEOUT] = { "connect_timeout", TYPE_DURATION, SCOPE_TOP,
 		IN_CONFIG(connect_timeout_us), 5 * SECOND, 100 * MILLISECOND, 5 * MINUTE, NULL,
 		false,

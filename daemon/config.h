@@ -65,6 +65,7 @@ struct config_sweep {
 	int batch_size;
 	int max_lease_losses; /* 0: no limit; always 0 unless policy is requeue */
 	enum config_policy policy;
+	int notify; /* 0 or 1 */
 };
 
 struct config_log {
