@@ -31,6 +31,19 @@ CREATE TRIGGER attempt_born_open AFTER INSERT ON lease.run_attempts
     EXECUTE FUNCTION lease.refuse_change(
         'an attempt is opened when it begins; history is not made up afterwards');
 
+-- Whoever opens an attempt holds the run's row until the end, so that nobody moves the run meanwhile
+-- past the guard below. liblease has locked it already.
+CREATE FUNCTION lease.lock_run() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM FROM lease.runs r WHERE r.run_id = NEW.run_id FOR NO KEY UPDATE;
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER attempt_holds_run AFTER INSERT ON lease.run_attempts
+    FOR EACH ROW EXECUTE FUNCTION lease.lock_run();
+
 CREATE TRIGGER attempt_delete AFTER DELETE ON lease.run_attempts
     FOR EACH ROW EXECUTE FUNCTION lease.refuse_change('attempts are never deleted');
 
@@ -87,6 +100,7 @@ CREATE TRIGGER run_guard AFTER UPDATE ON lease.runs
 
 ALTER TABLE lease.run_attempts ENABLE ALWAYS TRIGGER attempt_closed_or_identity;
 ALTER TABLE lease.run_attempts ENABLE ALWAYS TRIGGER attempt_born_open;
+ALTER TABLE lease.run_attempts ENABLE ALWAYS TRIGGER attempt_holds_run;
 ALTER TABLE lease.run_attempts ENABLE ALWAYS TRIGGER attempt_delete;
 ALTER TABLE lease.run_attempts ENABLE ALWAYS TRIGGER attempt_truncate;
 ALTER TABLE lease.runs ENABLE ALWAYS TRIGGER run_guard;
