@@ -48,7 +48,7 @@ systemd_dir = $(or $(if $(filter /usr,$(PREFIX)),$(shell \
 PACKAGES_CFLAGS = $(call once,PACKAGES_CFLAGS,$(call package_cflags,libpq yaml-0.1 libsystemd))
 LIBPQ_LIBS = $(call once,LIBPQ_LIBS,$(call package_libs,libpq))
 DAEMON_LIBS = $(call once,DAEMON_LIBS,-lev $(call package_libs,yaml-0.1 libsystemd))
-YAML_LIBS = $(call once,YAML_LIBS,$(call package_libs,yaml-0.1))
+CLI_LIBS = $(call once,CLI_LIBS,$(call package_libs,yaml-0.1 libcrypto))
 CMOCKA_CFLAGS = $(call once,CMOCKA_CFLAGS,$(call package_cflags,cmocka))
 CMOCKA_LIBS = $(call once,CMOCKA_LIBS,$(call package_libs,cmocka))
 
@@ -176,7 +176,7 @@ link_program = @mkdir -p $(@D) && echo "  LD      $@" && \
 $(O)/lease-reconciler: $(DAEMON_OBJECTS) $(O)/liblease.a
 	$(link_program) $(DAEMON_LIBS) $(LIBPQ_LIBS) $(LDLIBS)
 $(O)/leasectl: $(CLI_OBJECTS) $(O)/obj/daemon.a $(O)/liblease.a
-	$(link_program) $(YAML_LIBS) $(LIBPQ_LIBS) $(LDLIBS)
+	$(link_program) $(CLI_LIBS) $(LIBPQ_LIBS) $(LDLIBS)
 $(EXAMPLES): $(O)/examples/%: $(O)/obj/examples/%.o $(O)/liblease.a
 	$(link_program) $(LIBPQ_LIBS) $(LDLIBS)
 

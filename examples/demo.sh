@@ -269,6 +269,12 @@ stop_all() {
 	[ "$status" = 0 ] || fail "the daemon ended with exit code $status"
 }
 
+show_story() {
+	echo
+	echo "leasectl explain $1"
+	"$build_folder/leasectl" explain "$1" || fail "leasectl explain $1 failed"
+}
+
 show_history() {
 	echo
 	echo "leasectl history $1"
@@ -277,7 +283,8 @@ show_history() {
 
 judge() {
 	local unexplained hurt
-	unexplained=$(sql 'SELECT run_id, reason FROM lease.unexplained_runs LIMIT 1')
+	unexplained=$(sql 'SELECT run_id, reason FROM lease.unexplained_runs
+	                   UNION ALL SELECT run_id, reason FROM lease.unexplained_nodes LIMIT 1')
 	[ -z "$unexplained" ] || fail "unexplained: $unexplained"
 	hurt=$(sql "SELECT count(*) FROM lease.run_attempts WHERE outcome = 'lease_expired'
 	             AND (run_id, attempt_no) IN (('$killed_run', $killed_attempt),
@@ -311,7 +318,7 @@ stop_a_worker
 continue_the_worker
 wait_for_all_runs
 stop_all
-show_history "$killed_run"
+show_story "$killed_run"
 [ "$stopped_run" = "$killed_run" ] || show_history "$stopped_run"
 echo
 judge

@@ -55,7 +55,7 @@ struct work {
 	struct lease_grant lease;
 	int64_t renew_at; /* CLOCK_BOOTTIME */
 	bool paused;
-	int64_t primes; /* what has been found so far */
+	int64_t primes; /* what the node at hand has found so far */
 };
 
 /* What keep_lease returns, beside 0 and enum lease_refusal. */
@@ -291,8 +291,8 @@ static int finish(struct worker *worker, const struct work *work, enum lease_run
 		r = lease_set_terminal_status(worker->conn, &finish, &change, &error);
 	}
 	if (r == 0)
-		say(worker, "%s %s: %" PRId64 " primes", lease_run_status_name(change.status),
-		    work->lease.token.run_id, work->primes);
+		say(worker, "%s %s", lease_run_status_name(change.status),
+		    work->lease.token.run_id);
 	else if (r > 0)
 		say(worker, "could not end %s as %s: %s", work->lease.token.run_id,
 		    lease_run_status_name(status), lease_refusal_name(r));
@@ -320,33 +320,122 @@ static void release(struct worker *worker, const struct work *work)
 		    release.token.run_id, r < 0 ? error.message : lease_refusal_name(r));
 }
 
-static void work_on(struct worker *worker, struct work *work)
+/* Steps of a run that are on record one by one. A retry begins where the last attempt got to. */
+static const char *const nodes[] = { "fetch", "compute", "publish" };
+#define NODES ((int64_t)(sizeof(nodes) / sizeof(nodes[0])))
+
+/*
+ * The identity of what a node does outside: the same in every attempt, so that the other side can
+ * tell a retry from a second order.
+ */
+static void operation_of(const char *run_id, const char *node, char ret[LEASE_ID_MAX + 1])
+{
+	snprintf(ret, LEASE_ID_MAX + 1, "%.200s/%s", run_id, node);
+}
+
+/* 0: execute it; LEASE_TERMINAL: its result is there already; another refusal, STOP_REQUESTED. */
+static int start_node(struct worker *worker, const struct work *work, const char *node,
+		      struct lease_node_execution *ret)
+{
+	const struct lease_token *token = &work->lease.token;
+	char operation_id[LEASE_ID_MAX + 1];
+	struct lease_node_start start = {
+		.token = *token, .node_id = node, .operation_id = operation_id
+	};
+	struct lease_operation known;
+	struct lease_error error;
+	int r;
+
+	operation_of(token->run_id, node, operation_id);
+	do {
+		r = lease_operation_lookup(worker->conn, operation_id, &known, &error);
+		/*
+		 * Here a worker with real side effects asks the other side, under the same
+		 * operation_id, whether they took place. Counting primes can simply be done again.
+		 */
+		if (r == 0 && known.state == LEASE_OPERATION_UNKNOWN)
+			say(worker, "finds %s tried before, end unknown: does it again",
+			    operation_id);
+		if (r == 0)
+			r = lease_node_start(worker->conn, &start, ret, &error);
+		if (r >= 0)
+			break;
+		if (!recover(worker, "starting a node", &error))
+			return LEASE_ILLEGAL;
+		wait_for(RETRY_WAIT);
+	} while (!stop_requested);
+	if (r == LEASE_HELD) /* an earlier try, whose answer was lost, took effect */
+		return 0;
+	if (r == LEASE_TERMINAL && ret->succeeded)
+		return LEASE_TERMINAL;
+	return r < 0 ? STOP_REQUESTED : r == LEASE_TERMINAL ? LEASE_EXPIRED : r;
+}
+
+static int finish_node(struct worker *worker, const struct work *work, const char *node,
+		       int32_t execution_no)
+{
+	struct lease_node_finish finish = {
+		.token = work->lease.token,
+		.node_id = node,
+		.execution_no = execution_no,
+		.status = LEASE_EXECUTION_SUCCEEDED,
+	};
+	struct lease_change change;
+	struct lease_error error;
+	int r = lease_node_finish(worker->conn, &finish, &change, &error);
+
+	while (r < 0 && recover(worker, "finishing a node", &error) && !stop_requested) {
+		wait_for(RETRY_WAIT);
+		r = lease_node_finish(worker->conn, &finish, &change, &error);
+	}
+	return r < 0 ? STOP_REQUESTED : r;
+}
+
+/* 0: it is done. A refusal: the run is no longer this worker's, or is to be cancelled. */
+static int do_node(struct worker *worker, struct work *work, int64_t index)
 {
 	const char *run_id = work->lease.token.run_id;
 	int64_t steps = worker->options->steps;
+	int64_t first = steps * index / NODES, end = steps * (index + 1) / NODES;
+	struct lease_node_execution execution;
+	int r = start_node(worker, work, nodes[index], &execution);
+
+	if (r == LEASE_TERMINAL) {
+		say(worker, "skips %s of %s: it succeeded in an earlier attempt", nodes[index],
+		    run_id);
+		return 0;
+	}
+	work->primes = 0;
+	for (int64_t step = first; r == 0 && step < end; step++) {
+		r = keep_lease(worker, work);
+		if (r == 0 && work->lease.cancel_requested)
+			r = LEASE_CANCEL_REQUESTED;
+		if (r == 0)
+			do_step(worker, work, step);
+	}
+	if (r == 0)
+		r = finish_node(worker, work, nodes[index], execution.execution_no);
+	if (r == 0)
+		say(worker, "works on %s: %s done, %" PRId64 " primes", run_id, nodes[index],
+		    work->primes);
+	return r;
+}
+
+static void work_on(struct worker *worker, struct work *work)
+{
 	int r = 0;
 
-	say(worker, "claimed %s attempt %" PRId32, run_id, work->lease.token.attempt_no);
-	for (int64_t step = 0; step < steps; step++) {
-		r = keep_lease(worker, work);
-		if (r != 0 || work->lease.cancel_requested)
-			break;
-		do_step(worker, work, step);
-		if ((step + 1) * 4 / steps > step * 4 / steps)
-			say(worker, "works on %s: %" PRId64 " %%, %" PRId64 " primes", run_id,
-			    (step + 1) * 100 / steps, work->primes);
-	}
-	if (r > 0)
-		return; /* another's by now: not a word more to the database, no clean-up outside */
-	if (r == STOP_REQUESTED) {
+	say(worker, "claimed %s attempt %" PRId32, work->lease.token.run_id,
+	    work->lease.token.attempt_no);
+	for (int64_t index = 0; r == 0 && index < NODES; index++)
+		r = do_node(worker, work, index);
+	if (r == STOP_REQUESTED)
 		release(worker, work);
-		return;
-	}
-	r = finish(worker, work,
-		   work->lease.cancel_requested ? LEASE_RUN_CANCELLED : LEASE_RUN_COMPLETED);
-	/* The request may have come after the last renewal. */
-	if (r == LEASE_CANCEL_REQUESTED)
+	else if (r == LEASE_CANCEL_REQUESTED)
 		finish(worker, work, LEASE_RUN_CANCELLED);
+	else if (r == 0 && finish(worker, work, LEASE_RUN_COMPLETED) == LEASE_CANCEL_REQUESTED)
+		finish(worker, work, LEASE_RUN_CANCELLED); /* it came after the last renewal */
+	/* otherwise another's by now: not a word more to the database, no clean-up outside */
 }
 
 /* -- the loop ----------------------------------------------------------------------------------- */

@@ -78,7 +78,7 @@ static int forget(struct due *due, int64_t at)
 	return -1;
 }
 
-int due_add(struct due *due, const char *run_id, int64_t at, int32_t tries, uint32_t pass)
+int due_add(struct due *due, const char *run_id, int64_t at, int32_t tries, uint32_t list)
 {
 	char *copy;
 
@@ -93,7 +93,7 @@ int due_add(struct due *due, const char *run_id, int64_t at, int32_t tries, uint
 	copy = strdup(run_id);
 	if (!copy)
 		return forget(due, at);
-	due->entries[due->n++] = (struct due_entry){ at, copy, tries, pass };
+	due->entries[due->n++] = (struct due_entry){ at, copy, tries, list };
 	sift_up(due, due->n - 1);
 	return 0;
 }
@@ -113,15 +113,15 @@ bool due_take(struct due *due, struct due_entry *ret)
 	return true;
 }
 
-void due_forget_before(struct due *due, uint32_t pass)
+void due_forget(struct due *due, uint32_t list)
 {
 	size_t kept = 0;
 
 	for (size_t i = 0; i < due->n; i++) {
-		if (due->entries[i].pass == pass)
-			due->entries[kept++] = due->entries[i];
-		else
+		if (due->entries[i].list == list)
 			free(due->entries[i].run_id);
+		else
+			due->entries[kept++] = due->entries[i];
 	}
 	due->n = kept;
 	for (size_t i = kept / 2 + 1; i-- > 0;)

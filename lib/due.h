@@ -15,7 +15,7 @@ struct due_entry {
 	int64_t at;    /* CLOCK_MONOTONIC, microseconds */
 	char *run_id;
 	int32_t tries; /* times that it was found locked or not over yet */
-	uint32_t pass; /* the scan that listed it */
+	uint32_t list; /* the scan that listed it */
 };
 
 struct due {
@@ -25,13 +25,13 @@ struct due {
 };
 
 /* 0, or -1 when there is no memory for it (the entry is then dropped and known_until says so). */
-int due_add(struct due *due, const char *run_id, int64_t at, int32_t tries, uint32_t pass);
+int due_add(struct due *due, const char *run_id, int64_t at, int32_t tries, uint32_t list);
 /* When the first one is due; INT64_MAX: there is none. */
 int64_t due_next(const struct due *due);
 /* Takes the first one out; its string is the caller's. False: there is none. */
 bool due_take(struct due *due, struct due_entry *ret);
-/* Drops what an earlier scan listed. */
-void due_forget_before(struct due *due, uint32_t pass);
+/* Drops what a scan listed: a newer one of its kind has listed it again, or it is dealt with. */
+void due_forget(struct due *due, uint32_t list);
 void due_clear(struct due *due);
 void due_done(struct due *due);
 

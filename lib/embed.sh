@@ -29,12 +29,6 @@ c_string() {
 	[ -z "$last" ] || echo
 }
 
-# A statement as libpq wants it: no lines that only comment, nothing after the last word.
-bare_statement() {
-	sed -e '/^[[:space:]]*--/d' "$1" |
-		awk '{ text = text $0 "\n" } END { sub(/[ \t\r\n]+$/, "", text); sub(/[ \t\r\n]*;$/, "", text); print text }'
-}
-
 no_nul() {
 	[ "$(tr -d '\000' <"$1" | wc -c)" = "$(wc -c <"$1")" ] || fail "$1: holds a NUL byte"
 }
@@ -47,7 +41,8 @@ embed_sql() {
 		echo '#define LEASE_GEN_SQL_H'
 		echo
 		for file in "$@"; do
-			name=$(basename "$file" .sql)
+			name=${file##*/}
+			name=${name%.sql}
 			[[ $name =~ ^[a-z][a-z0-9_]*$ ]] || fail "$file: name it [a-z][a-z0-9_]*.sql"
 			echo "extern const char lease_sql_${name}[];"
 		done
@@ -57,13 +52,39 @@ embed_sql() {
 	{
 		echo '/* Generated from lib/sql by lib/embed.sh: change the .sql files instead. */'
 		echo '#include "sql.h"'
-		for file in "$@"; do
-			no_nul "$file"
-			bare_statement "$file" >"$folder/statement.new"
-			[ "$(wc -c <"$folder/statement.new")" -gt 1 ] || fail "$file: holds no statement"
-			printf '\nconst char lease_sql_%s[] =\n' "$(basename "$file" .sql)"
-			c_string "$folder/statement.new" | sed '$s/\\n"$/";/'
-		done
+		# As libpq wants it: no lines that only comment, nothing after the last word. One awk for
+		# all files, because starting a process for each is what would take the time.
+		awk '
+			function emit(   n, i, lines, line) {
+				if (name == "")
+					return
+				sub(/[ \t\r\n]+$/, "", text)
+				sub(/[ \t\r\n]*;$/, "", text)
+				if (text == "") {
+					print "embed.sh: " name ".sql: holds no statement" >"/dev/stderr"
+					failed = 1
+					exit 65
+				}
+				printf "\nconst char lease_sql_%s[] =\n", name
+				n = split(text, lines, "\n")
+				for (i = 1; i <= n; i++) {
+					line = lines[i]
+					gsub(/\\/, "&&", line)
+					gsub(/["?]/, "\\\\&", line)
+					gsub(/\t/, "\\t", line)
+					gsub(/\r/, "\\r", line)
+					printf "\t\"%s%s\n", line, i < n ? "\\n\"" : "\";"
+				}
+			}
+			FNR == 1 {
+				emit()
+				name = FILENAME
+				sub(/.*\//, "", name)
+				sub(/\.sql$/, "", name)
+				text = ""
+			}
+			!/^[ \t]*--/ { text = text $0 "\n" }
+			END { if (!failed) emit() }' "$@"
 	} >"$folder/sql.c.new"
 }
 
@@ -114,7 +135,7 @@ embed_migrations() {
 what=$1 folder=$2
 shift 2
 mkdir -p "$folder"
-trap 'rm -f "$folder/statement.new" "$folder/$what.c.new" "$folder/$what.h.new"' EXIT
+trap 'rm -f "$folder/$what.c.new" "$folder/$what.h.new"' EXIT
 case $what in
 sql) embed_sql "$@" ;;
 migrations) embed_migrations "$@" ;;

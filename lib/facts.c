@@ -4,12 +4,11 @@
  */
 #include "facts.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "machine.h"
 #include "sql.h"
+#include "verbs.h"
 
 /* Reading waits as long as the caller's server lets it, within this. */
 #define READ_TIMEOUT (60 * LEASE_SECOND)
@@ -96,67 +95,45 @@ int lease_check_database(PGconn *conn, int64_t timeout, struct lease_error *rete
 	struct database_check check;
 
 	return pump_run(conn, database_check_operation(&check),
-			timeout > 0 ? timeout : LEASE_TIMEOUT_DEFAULT, reterr);
+			effective_timeout(timeout), reterr);
 }
 
-/* -- one batch that only reads ---------------------------------------------------------------- */
+/* -- one batch that only reads, in one snapshot ------------------------------------------------- */
 
-struct reading {
-	void (*fill)(const struct reading *reading, struct batch *batch);
-	int (*take)(struct reading *reading, int index, const PGresult *result,
-		    struct lease_error *reterr);
-	const char *run_id;
-	void *ret;
-	bool was_sent;
-	int refusal;
-};
-
-static int reading_next(void *self, struct batch *batch, struct lease_error *reterr)
+static void fill_reading(void *self, struct batch *batch)
 {
-	struct reading *reading = self;
+	const struct reading *reading = self;
 
-	(void)reterr;
-	if (reading->was_sent)
-		return 0;
-	reading->was_sent = true;
 	batch_add(batch, lease_sql_begin_read);
 	batch_add(batch, lease_sql_settings_scan);
 	bind_milliseconds(batch, READ_TIMEOUT);
 	bind_milliseconds(batch, READ_TIMEOUT);
 	reading->fill(reading, batch);
 	batch_add(batch, "COMMIT");
-	return 1;
 }
 
-static int reading_take(void *self, int index, PGresult *result, struct lease_error *reterr)
+static int take_reading(void *self, int index, const PGresult *result, struct lease_error *reterr)
 {
 	struct reading *reading = self;
-	/* the reading's own statements come after BEGIN and the settings */
-	int r = PQresultStatus(result) == PGRES_TUPLES_OK && index >= 2
-			? reading->take(reading, index - 2, result, reterr)
-			: 0;
 
-	PQclear(result);
-	return r;
+	/* the reading's own statements come after BEGIN and the settings */
+	if (PQresultStatus(result) != PGRES_TUPLES_OK || index < 2)
+		return 0;
+	return reading->take(reading, index - 2, result, reterr);
 }
 
-static int run_reading(PGconn *conn, struct reading *reading, struct lease_error *reterr)
+int run_reading(PGconn *conn, struct reading *reading, struct lease_error *reterr)
 {
-	return pump_run(conn, (struct operation){ reading_next, reading_take, reading },
-			READ_TIMEOUT, reterr);
+	return exchange_run(conn, (struct exchange){ fill_reading, take_reading, reading },
+			    READ_TIMEOUT, reterr);
 }
 
 /* -- histories -------------------------------------------------------------------------------- */
 
-static int copy_text(const char *from, char **ret, struct lease_error *reterr)
+int copy_text(const char *from, char **ret, struct lease_error *reterr)
 {
 	*ret = from ? strdup(from) : NULL;
 	return from && !*ret ? lease_error_set(reterr, LEASE_E_MEMORY, "out of memory") : 0;
-}
-
-static void copy_id(char to[LEASE_ID_MAX + 1], const char *from)
-{
-	snprintf(to, LEASE_ID_MAX + 1, "%s", from ? from : "");
 }
 
 void lease_history_free(struct lease_history *history)
@@ -250,14 +227,14 @@ static int take_attempts(struct lease_history *history, const PGresult *result,
 	return r;
 }
 
-static int take_history(struct reading *reading, int index, const PGresult *result,
+int take_history(struct reading *reading, int index, const PGresult *result,
 			struct lease_error *reterr)
 {
 	return index == 0 ? take_run(reading, result, reterr)
 			  : take_attempts(reading->ret, result, reterr);
 }
 
-static void fill_history(const struct reading *reading, struct batch *batch)
+void fill_history(const struct reading *reading, struct batch *batch)
 {
 	batch_add(batch, lease_sql_read_run);
 	bind_text(batch, reading->run_id);
@@ -268,12 +245,13 @@ static void fill_history(const struct reading *reading, struct batch *batch)
 int lease_list_attempts(PGconn *conn, const char *run_id, struct lease_history **ret,
 			struct lease_error *reterr)
 {
-	struct lease_history *history = calloc(1, sizeof(*history));
-	struct reading reading = {
-		.fill = fill_history, .take = take_history, .run_id = run_id, .ret = history
-	};
-	int r;
+	struct lease_history *history;
+	struct reading reading = { .fill = fill_history, .take = take_history, .run_id = run_id };
+	int r = check_id("run_id", run_id, reterr);
 
+	if (r < 0)
+		return r;
+	reading.ret = history = calloc(1, sizeof(*history));
 	if (!history)
 		return lease_error_set(reterr, LEASE_E_MEMORY, "out of memory");
 	r = run_reading(conn, &reading, reterr);

@@ -14,114 +14,7 @@
 #include <time.h>
 
 #include "sql.h"
-#include "txn.h"
-
-/* -- arguments -------------------------------------------------------------------------------- */
-
-static int check_id(const char *name, const char *value, struct lease_error *reterr)
-{
-	size_t length = value ? strlen(value) : 0;
-
-	if (length >= 1 && length <= LEASE_ID_MAX)
-		return 0;
-	return lease_error_set(reterr, LEASE_E_INVALID, "%s must have 1 to %d bytes, it has %zu",
-			       name, LEASE_ID_MAX, length);
-}
-
-static int check_optional_id(const char *name, const char *value, struct lease_error *reterr)
-{
-	return value ? check_id(name, value, reterr) : 0;
-}
-
-static int check_message(const char *value, struct lease_error *reterr)
-{
-	size_t length = value ? strlen(value) : 0;
-
-	if (length <= LEASE_MESSAGE_MAX)
-		return 0;
-	return lease_error_set(reterr, LEASE_E_INVALID,
-			       "error_message must have at most %d bytes, it has %zu",
-			       LEASE_MESSAGE_MAX, length);
-}
-
-static int check_duration(const char *name, int64_t value, int64_t min, struct lease_error *reterr)
-{
-	if (value >= min && value <= LEASE_DURATION_MAX)
-		return 0;
-	return lease_error_set(reterr, LEASE_E_INVALID,
-			       "%s must be from %" PRId64 " to %" PRId64
-			       " microseconds, it is %" PRId64,
-			       name, min, LEASE_DURATION_MAX, value);
-}
-
-static int check_token(const struct lease_token *token, struct lease_error *reterr)
-{
-	int r;
-
-	if (!token)
-		return lease_error_set(reterr, LEASE_E_INVALID, "no fencing token is given");
-	r = check_id("run_id", token->run_id, reterr);
-	if (r == 0)
-		r = check_id("owner", token->owner, reterr);
-	if (r == 0 && token->attempt_no < 1)
-		r = lease_error_set(reterr, LEASE_E_INVALID,
-				    "attempt_no must be positive, it is %" PRId32,
-				    token->attempt_no);
-	return r;
-}
-
-static int64_t effective_timeout(int64_t timeout)
-{
-	return timeout > 0 ? timeout : LEASE_TIMEOUT_DEFAULT;
-}
-
-/* -- one command on one run ------------------------------------------------------------------- */
-
-/* Runs it in a transaction. The item's strings live until txn_done, whatever came of it. */
-static int run_txn(PGconn *conn, struct txn *txn, int64_t timeout, struct lease_error *reterr)
-{
-	timeout = effective_timeout(timeout);
-	txn->statement_timeout = timeout / 2;
-	txn->lock_timeout = timeout / 2;
-	return pump_run(conn, txn_operation(txn), timeout, reterr);
-}
-
-/* 0 or the refusal. A guard that did not hold at the write tells as a refusal as well. */
-static int result_of(const struct txn_item *item)
-{
-	switch (item->decision.verdict) {
-	case VERDICT_REFUSE:
-		return (int)item->decision.refusal;
-	case VERDICT_UNCHANGED:
-		return 0;
-	case VERDICT_APPLY:
-		break;
-	}
-	if (item->applied)
-		return 0;
-	return item->command.kind == COMMAND_MARK_RUNNING && item->decision.step != ATTEMPT_REFRESH
-		       ? LEASE_HELD
-		       : LEASE_EXPIRED;
-}
-
-static int run_change(PGconn *conn, const struct lease_command *command, int64_t timeout,
-		      struct lease_change *ret, struct lease_error *reterr)
-{
-	struct txn_item item = { .command = *command };
-	struct txn txn = { .lock = TXN_LOCK, .items = &item, .n = 1 };
-	int r = run_txn(conn, &txn, timeout, reterr);
-
-	if (r == 0)
-		r = result_of(&item);
-	if (r == 0 && ret)
-		*ret = (struct lease_change){
-			.changed = item.decision.verdict == VERDICT_APPLY,
-			.status = item.decision.to,
-			.state_version = item.state_version,
-		};
-	txn_done(&txn);
-	return r;
-}
+#include "verbs.h"
 
 /* -- grants ----------------------------------------------------------------------------------- */
 
@@ -139,11 +32,6 @@ static int64_t local_end(int64_t sent, int64_t now, int64_t lease_expires_at)
 	int64_t remaining = lease_expires_at - now;
 
 	return sent + remaining - remaining / 100;
-}
-
-static void copy_id(char to[LEASE_ID_MAX + 1], const char *from)
-{
-	snprintf(to, LEASE_ID_MAX + 1, "%s", from);
 }
 
 static void grant_from_item(const struct txn_item *item, int64_t sent, struct lease_grant *ret)
@@ -164,6 +52,9 @@ static void grant_from_item(const struct txn_item *item, int64_t sent, struct le
 	copy_id(ret->token.run_id, item->command.run_id);
 	copy_id(ret->token.owner, item->command.owner);
 }
+
+/* How often another run is looked for when each one found was taken meanwhile. */
+#define CLAIM_TRIES 10
 
 static int claim(PGconn *conn, const struct lease_claim *claim, enum txn_lock lock,
 		 struct lease_grant *ret, struct lease_error *reterr)
@@ -211,7 +102,19 @@ int lease_claim_next(PGconn *conn, const struct lease_claim *given, struct lease
 {
 	int r = check_optional_id("tenant_id", given->tenant_id, reterr);
 
-	return r < 0 ? r : claim(conn, given, TXN_LOCK_NEXT, ret, reterr);
+	if (r < 0)
+		return r;
+	/*
+	 * Another worker may take the run between the snapshot that chose it and the lock: then the
+	 * look refuses, and another run is looked for. Only an owner who cannot have a new attempt
+	 * is told so.
+	 */
+	for (int tries = 0; tries < CLAIM_TRIES; tries++) {
+		r = claim(conn, given, TXN_LOCK_NEXT, ret, reterr);
+		if (r <= 0 || r == LEASE_NOT_FOUND || r == LEASE_EXPIRED)
+			return r;
+	}
+	return LEASE_NOT_FOUND;
 }
 
 int lease_ttl_check(int64_t ttl, int64_t period, struct lease_error *reterr)
@@ -237,10 +140,9 @@ struct renewal {
 	size_t n;
 	int64_t ttl, statement_timeout;
 	const struct lease_token *first; /* the caller's order */
-	struct lease_grant *grants;
+	struct lease_grant *grants; /* in the caller's order, as `results` */
 	int *results;
 	int64_t sent;
-	bool was_sent;
 	int statement; /* index of the renewal in the batch */
 };
 
@@ -270,6 +172,7 @@ static void add_renewal_of_many(struct renewal *renewal, struct batch *batch)
 	batch_add(batch, lease_sql_settings);
 	bind_milliseconds(batch, renewal->statement_timeout);
 	bind_milliseconds(batch, renewal->statement_timeout);
+	bind_text(batch, NULL);
 	renewal->statement = batch->n;
 	batch_add(batch, lease_sql_renew_many);
 	for (size_t i = 0; i < 4; i++)
@@ -277,21 +180,16 @@ static void add_renewal_of_many(struct renewal *renewal, struct batch *batch)
 	batch_add(batch, "COMMIT");
 }
 
-static int renewal_next(void *self, struct batch *batch, struct lease_error *reterr)
+static void fill_renewal(void *self, struct batch *batch)
 {
 	struct renewal *renewal = self;
 
-	(void)reterr;
-	if (renewal->was_sent)
-		return 0;
-	renewal->was_sent = true;
 	renewal->statement = 0;
 	if (renewal->n == 1)
 		add_renewal_of_one(renewal, batch);
 	else
 		add_renewal_of_many(renewal, batch);
 	batch->commits = true;
-	return 1;
 }
 
 static int take_renewed(struct renewal *renewal, const PGresult *result,
@@ -322,13 +220,11 @@ static int take_renewed(struct renewal *renewal, const PGresult *result,
 	return r;
 }
 
-static int renewal_take(void *self, int index, PGresult *result, struct lease_error *reterr)
+static int take_renewal(void *self, int index, const PGresult *result, struct lease_error *reterr)
 {
 	struct renewal *renewal = self;
-	int r = index == renewal->statement ? take_renewed(renewal, result, reterr) : 0;
 
-	PQclear(result);
-	return r;
+	return index == renewal->statement ? take_renewed(renewal, result, reterr) : 0;
 }
 
 /* Finds out why tokens were not renewed; `results` holds -1 for them. */
@@ -373,15 +269,15 @@ static int explain_refusals(PGconn *conn, const struct renewal *renewal, int64_t
 static int renew(PGconn *conn, struct renewal *renewal, int64_t timeout,
 		 struct lease_error *reterr)
 {
-	int64_t limit = timeout > 0 ? timeout : renewal->ttl;
+	int64_t limit = effective_timeout(timeout > 0 ? timeout : renewal->ttl);
 	int r;
 
 	for (size_t i = 0; i < renewal->n; i++)
 		renewal->results[i] = -1;
 	renewal->statement_timeout = limit / 2;
 	renewal->sent = lease_clock_boottime();
-	r = pump_run(conn, (struct operation){ renewal_next, renewal_take, renewal }, limit,
-		     reterr);
+	r = exchange_run(conn, (struct exchange){ fill_renewal, take_renewal, renewal }, limit,
+			 reterr);
 	return r < 0 ? r : explain_refusals(conn, renewal, limit, reterr);
 }
 
@@ -436,14 +332,34 @@ static int sort_tokens(const struct lease_token *tokens, size_t n,
 	return 0;
 }
 
+/* The caller's grants stay as they are until all is known: after an error they still count. */
+static int renew_sorted(PGconn *conn, struct renewal *renewal, int64_t timeout,
+			struct lease_grant *grants, int *results, struct lease_error *reterr)
+{
+	size_t n = renewal->n;
+	int r = LEASE_E_MEMORY;
+
+	renewal->grants = calloc(n, sizeof(*grants));
+	renewal->results = calloc(n, sizeof(*results));
+	if (renewal->grants && renewal->results)
+		r = renew(conn, renewal, timeout, reterr);
+	else
+		lease_error_set(reterr, LEASE_E_MEMORY, "out of memory");
+	if (r == 0) {
+		memcpy(grants, renewal->grants, n * sizeof(*grants));
+		memcpy(results, renewal->results, n * sizeof(*results));
+	}
+	free(renewal->grants);
+	free(renewal->results);
+	return r;
+}
+
 int lease_renew_leases(PGconn *conn, const struct lease_token *tokens, size_t n, int64_t ttl,
 		       int64_t timeout, struct lease_grant *grants, int *results,
 		       struct lease_error *reterr)
 {
 	const struct lease_token **sorted;
-	struct renewal renewal = {
-		.n = n, .ttl = ttl, .first = tokens, .grants = grants, .results = results
-	};
+	struct renewal renewal = { .n = n, .ttl = ttl, .first = tokens };
 	int r = check_duration("ttl", ttl, 1, reterr);
 
 	if (r < 0)
@@ -451,26 +367,17 @@ int lease_renew_leases(PGconn *conn, const struct lease_token *tokens, size_t n,
 	if (n < 1 || n > 10000)
 		return lease_error_set(reterr, LEASE_E_INVALID,
 				       "1 to 10000 leases can be renewed at once, not %zu", n);
-	sorted = calloc(n, sizeof(*sorted));
+	renewal.tokens = sorted = calloc(n, sizeof(*sorted));
 	if (!sorted)
 		return lease_error_set(reterr, LEASE_E_MEMORY, "out of memory");
 	r = sort_tokens(tokens, n, sorted, reterr);
-	renewal.tokens = sorted;
-	memset(grants, 0, n * sizeof(*grants));
 	if (r == 0)
-		r = renew(conn, &renewal, timeout, reterr);
+		r = renew_sorted(conn, &renewal, timeout, grants, results, reterr);
 	free(sorted);
 	return r;
 }
 
 /* -- the other verbs -------------------------------------------------------------------------- */
-
-static int check_reason(const char *code, const char *message, struct lease_error *reterr)
-{
-	int r = check_optional_id("error_code", code, reterr);
-
-	return r < 0 ? r : check_message(message, reterr);
-}
 
 int lease_release_lease_for_retry(PGconn *conn, const struct lease_release *release,
 				  struct lease_change *ret, struct lease_error *reterr)
@@ -529,6 +436,12 @@ int lease_set_terminal_status(PGconn *conn, const struct lease_finish *finish,
 				    lease_run_status_name(finish->status));
 	if (r == 0)
 		r = check_reason(finish->error_code, finish->error_message, reterr);
+	/* or the attempt would look like one that was suspended */
+	if (r == 0 && finish->status == LEASE_RUN_INTERRUPTED && finish->error_code &&
+	    strcmp(finish->error_code, LEASE_ERROR_SUSPENDED) == 0)
+		r = lease_error_set(reterr, LEASE_E_INVALID,
+				    "the error_code '%s' of an interrupted run is reserved",
+				    LEASE_ERROR_SUSPENDED);
 	return r < 0 ? r : run_change(conn, &command, finish->timeout, ret, reterr);
 }
 
@@ -622,24 +535,20 @@ static int generate_run_id(char ret[LEASE_ID_MAX + 1], struct lease_error *reter
 	return 0;
 }
 
-/* -- submit and check: one statement or two ------------------------------------------------------ */
+/* -- submit: one statement --------------------------------------------------------------------- */
 
 struct submission {
 	const struct lease_submission *given;
 	const char *run_id;
-	bool was_sent, answered;
+	bool answered;
 	struct lease_change change;
 };
 
-static int submission_next(void *self, struct batch *batch, struct lease_error *reterr)
+static void fill_submission(void *self, struct batch *batch)
 {
 	struct submission *submission = self;
 	const struct lease_submission *given = submission->given;
 
-	(void)reterr;
-	if (submission->was_sent)
-		return 0;
-	submission->was_sent = true;
 	batch_add(batch, lease_sql_submit);
 	bind_text(batch, submission->run_id);
 	bind_text(batch, given->tenant_id ? given->tenant_id : "default");
@@ -647,26 +556,24 @@ static int submission_next(void *self, struct batch *batch, struct lease_error *
 	bind_int(batch, given->delay);
 	bind_int(batch, given->deadline);
 	batch->commits = true;
-	return 1;
 }
 
-static int submission_take(void *self, int index, PGresult *result, struct lease_error *reterr)
+static int take_submission(void *self, int index, const PGresult *result,
+			   struct lease_error *reterr)
 {
 	struct submission *submission = self;
 	int r = read_form(result, "btl", reterr);
 
 	(void)index;
-	if (r == 0 && PQntuples(result) > 0) {
-		submission->answered = true;
-		submission->change = (struct lease_change){
-			.changed = read_bool(result, 0, 0),
-			.status = (enum lease_run_status)lease_run_status_parse(
-				read_text(result, 0, 1)),
-			.state_version = read_int(result, 0, 2),
-		};
-	}
-	PQclear(result);
-	return r;
+	if (r < 0 || PQntuples(result) == 0)
+		return r;
+	submission->answered = true;
+	submission->change = (struct lease_change){
+		.changed = read_bool(result, 0, 0),
+		.status = (enum lease_run_status)lease_run_status_parse(read_text(result, 0, 1)),
+		.state_version = read_int(result, 0, 2),
+	};
+	return 0;
 }
 
 int lease_submit(PGconn *conn, const struct lease_submission *given,
@@ -693,10 +600,9 @@ int lease_submit(PGconn *conn, const struct lease_submission *given,
 			return lease_error_set(reterr, LEASE_E_PROTOCOL,
 					       "run %s is there but cannot be read",
 					       submission.run_id);
-		submission.was_sent = false;
-		r = pump_run(conn,
-			     (struct operation){ submission_next, submission_take, &submission },
-			     effective_timeout(given->timeout), reterr);
+		r = exchange_run(conn,
+				 (struct exchange){ fill_submission, take_submission, &submission },
+				 effective_timeout(given->timeout), reterr);
 	}
 	if (r < 0)
 		return r;

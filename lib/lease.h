@@ -18,15 +18,15 @@
  *   end their own transactions, keep nothing in the session (a transaction pooler in between is
  *   fine, prepared statements are not used) and leave the connection as they found it. One
  *   connection serves one thread at a time; there is no global state.
- * - `timeout` is how long a call may take in all. Half of it is set as statement_timeout and
- *   lock_timeout on the server, so that a slow server or a lock mostly ends as LEASE_E_SERVER on a
- *   connection that stays usable; after LEASE_E_TIMEOUT the connection must be closed.
+ * - `timeout` is how long a call may take in all. Half of it is set as statement_timeout on the
+ *   server and a third as lock_timeout, so that a slow server or a lock mostly ends as LEASE_E_SERVER
+ *   on a connection that stays usable; after LEASE_E_TIMEOUT the connection must be closed.
  * - All durations are microseconds (LEASE_SECOND is one million of them). All times are
  *   microseconds since 1970-01-01 00:00 UTC by the *database's* clock; LEASE_TIME_NONE stands for
  *   SQL NULL. The one exception is `local_end`, see struct lease_grant.
- * - Identifiers (run_id, owner, tenant_id, trace_id, error_code) are 1 to LEASE_ID_MAX bytes of
- *   UTF-8 without NUL; error messages are at most LEASE_MESSAGE_MAX bytes. Longer ones are
- *   refused with LEASE_E_INVALID before anything is sent.
+ * - Identifiers (run_id, owner, tenant_id, node_id, operation_id, trace_id, error_code …) are 1 to LEASE_ID_MAX bytes of
+ *   UTF-8 without NUL, content references 1 to LEASE_REF_MAX; error messages are at most
+ *   LEASE_MESSAGE_MAX bytes. Longer ones are refused with LEASE_E_INVALID before anything is sent.
  * - The library never logs, never exits, installs no signal handler and starts no thread.
  */
 #ifndef LEASE_H
@@ -50,12 +50,13 @@ typedef struct pg_conn PGconn;
 #define LEASE_TIME_NONE INT64_MIN
 #define LEASE_ID_MAX 255
 #define LEASE_MESSAGE_MAX 16384
+#define LEASE_REF_MAX 1024
 /* The longest ttl, delay or deadline: ten years. */
 #define LEASE_DURATION_MAX (INT64_C(3650) * 86400 * LEASE_SECOND)
 /* What `timeout` means when it is 0. */
 #define LEASE_TIMEOUT_DEFAULT (10 * LEASE_SECOND)
 /* The newest migration that this library knows; it works with exactly this schema. */
-#define LEASE_SCHEMA_VERSION 3
+#define LEASE_SCHEMA_VERSION 4
 
 /* -- words ------------------------------------------------------------------------------------ */
 
@@ -77,6 +78,15 @@ enum lease_outcome {
 	LEASE_OUTCOME_INTERRUPTED,
 	LEASE_OUTCOME_RETRY_RELEASED,
 	LEASE_OUTCOME_LEASE_EXPIRED,
+};
+
+/* Of a node execution, and so of its node. */
+enum lease_execution_status {
+	LEASE_EXECUTION_RUNNING,
+	LEASE_EXECUTION_SUCCEEDED,
+	LEASE_EXECUTION_FAILED,
+	LEASE_EXECUTION_LEASE_EXPIRED, /* its worker was lost: whether it took effect is unknown */
+	LEASE_EXECUTION_ABANDONED,     /* its attempt ended otherwise: unknown as well */
 };
 
 enum lease_refusal {
@@ -130,6 +140,7 @@ struct lease_error {
 /* The words as they stand in the tables. Never NULL: an unknown value gives "?". */
 LEASE_PUBLIC const char *lease_run_status_name(enum lease_run_status status);
 LEASE_PUBLIC const char *lease_outcome_name(enum lease_outcome outcome); /* NONE: "open" */
+LEASE_PUBLIC const char *lease_execution_status_name(enum lease_execution_status status);
 LEASE_PUBLIC const char *lease_refusal_name(int refusal);
 LEASE_PUBLIC const char *lease_policy_name(enum lease_policy policy);
 /* A name back to its value; -1 when it is none. */
@@ -281,13 +292,128 @@ struct lease_finish {
 
 /*
  * set_terminal_status: ends the run; the owner's attempt closes with the same word. With a cancel
- * request only `cancelled` is accepted, without one `cancelled` is illegal. Without token (an
+ * request only `cancelled` is accepted, without one `cancelled` is illegal. The error_code
+ * `suspended` of an interrupted run is reserved (LEASE_E_INVALID). Without token (an
  * application gives up a run that nobody works on) only `failed`, on a run that is pending or
  * waiting or running without an open attempt. Two round trips.
  * Refusals: not_found not_owner expired terminal cancel_requested stale_version held illegal.
  */
 LEASE_PUBLIC int lease_set_terminal_status(PGconn *conn, const struct lease_finish *finish,
 					   struct lease_change *ret, struct lease_error *reterr);
+
+/* -- steps of a run: nodes, operations, contents, checkpoints ---------------------------------- */
+
+struct lease_node_start {
+	struct lease_token token;
+	const char *node_id;
+	const char *operation_id; /* the idempotency key of its side effect; NULL: it has none */
+	const char *input_ref;	  /* a registered content; NULL: none */
+	const char *trace_id;	  /* NULL: none */
+	int64_t timeout;
+};
+
+struct lease_node_execution {
+	int32_t execution_no; /* numbered within (run, node) */
+	int64_t state_version; /* the node's */
+	int64_t started_at;
+	bool succeeded; /* refusal terminal: the node has succeeded, with output_ref; not the run */
+	char output_ref[LEASE_REF_MAX + 1]; /* "": none */
+};
+
+/*
+ * Opens execution n + 1 of a node under the owner's lease. An operation_id names an outside side
+ * effect: it stays the same across retries, belongs to one node of one run, and is to be looked up
+ * (lease_operation_lookup) before it is tried again. Two round trips.
+ * Refusals: not_found not_owner expired illegal cancel_requested operation_conflict; held: the node
+ * has an open execution, `ret->execution_no` says which (if the token is its attempt's, an earlier
+ * call took effect and this execution is yours); terminal: the run has ended, or, with
+ * `ret->succeeded`, the node has succeeded and `ret->output_ref` is its result.
+ * `ret` is filled in with 0, held and terminal.
+ */
+LEASE_PUBLIC int lease_node_start(PGconn *conn, const struct lease_node_start *start,
+				  struct lease_node_execution *ret, struct lease_error *reterr);
+
+struct lease_node_finish {
+	struct lease_token token;
+	const char *node_id;
+	int32_t execution_no;
+	enum lease_execution_status status; /* SUCCEEDED or FAILED */
+	const char *normalized_error; /* FAILED, there obligatory: `timeout`, `rate_limited` … */
+	const char *error_message; /* NULL: none */
+	const char *output_ref;	   /* a registered content; NULL: none */
+	int64_t timeout;
+};
+
+/*
+ * Closes an execution and moves the node with it. A failed one stays on record; the next start
+ * opens another. Two round trips.
+ * Refusals: not_found (run or execution) not_owner expired terminal illegal.
+ */
+LEASE_PUBLIC int lease_node_finish(PGconn *conn, const struct lease_node_finish *finish,
+				   struct lease_change *ret, struct lease_error *reterr);
+
+enum lease_operation_state {
+	LEASE_OPERATION_NEVER_TRIED,
+	LEASE_OPERATION_RUNNING,   /* an execution that carries it is open */
+	LEASE_OPERATION_UNKNOWN,   /* an execution was lost or abandoned: reconcile before retrying */
+	LEASE_OPERATION_FAILED,	   /* tried, and every end is known */
+	LEASE_OPERATION_SUCCEEDED, /* with output_ref */
+};
+
+struct lease_operation {
+	enum lease_operation_state state;
+	char run_id[LEASE_ID_MAX + 1], node_id[LEASE_ID_MAX + 1]; /* "" when never tried */
+	int32_t executions; /* that carry it */
+	int32_t unknown;    /* of these, lost or abandoned */
+	char output_ref[LEASE_REF_MAX + 1];	  /* "": none */
+	char normalized_error[LEASE_ID_MAX + 1]; /* of the newest failed one; "": none */
+};
+
+LEASE_PUBLIC const char *lease_operation_state_name(enum lease_operation_state state);
+
+/* What is known of an operation: before retrying, a worker asks. One round trip. */
+LEASE_PUBLIC int lease_operation_lookup(PGconn *conn, const char *operation_id,
+					struct lease_operation *ret, struct lease_error *reterr);
+
+/* What a payload is known by; the bytes lie in the store that `content_ref` names. */
+struct lease_content {
+	char content_ref[LEASE_REF_MAX + 1]; /* file://…, s3://… */
+	char hash[72];			     /* "sha256:" and 64 lower case hexadecimal digits */
+	char media_type[LEASE_ID_MAX + 1];
+	int64_t size_bytes;
+	int32_t schema_version; /* of what the payload holds, from 1 */
+};
+
+/*
+ * Registers a content. Once registered it is immutable: the same again changes nothing (`changed`
+ * false), another under the same reference is refused as illegal. One round trip.
+ */
+LEASE_PUBLIC int lease_content_register(PGconn *conn, const struct lease_content *content,
+					bool *ret_changed, struct lease_error *reterr);
+/* Refusal: not_found. */
+LEASE_PUBLIC int lease_content_lookup(PGconn *conn, const char *content_ref,
+				      struct lease_content *ret, struct lease_error *reterr);
+
+struct lease_checkpoint {
+	struct lease_token token;
+	const char *checkpoint_id; /* new; the same again is a repetition */
+	const char *content_ref;   /* a registered content; NULL: none */
+	int64_t expected_version;  /* state_version that the caller built on; > 0 */
+	int64_t timeout;
+};
+
+/*
+ * Records a boundary from which the run can be resumed: current_checkpoint_id and state_version
+ * move together, or, when the expected version is stale, nothing does. Two round trips.
+ * Refusals: not_found not_owner expired terminal illegal stale_version.
+ */
+LEASE_PUBLIC int lease_checkpoint_record(PGconn *conn, const struct lease_checkpoint *checkpoint,
+					 struct lease_change *ret, struct lease_error *reterr);
+
+/* plan_version grows by one, under an expected state_version as above. */
+LEASE_PUBLIC int lease_plan_change(PGconn *conn, const struct lease_token *token,
+				   int64_t expected_version, int64_t timeout,
+				   struct lease_change *ret, struct lease_error *reterr);
 
 /* -- applications and operators ---------------------------------------------------------------- */
 
@@ -364,6 +490,72 @@ LEASE_PUBLIC int lease_list_attempts(PGconn *conn, const char *run_id, struct le
 				     struct lease_error *reterr);
 LEASE_PUBLIC void lease_history_free(struct lease_history *history);
 
+/* -- the whole story of a run ------------------------------------------------------------------ */
+
+struct lease_execution {
+	char node_id[LEASE_ID_MAX + 1];
+	int32_t execution_no, run_attempt_no;
+	char owner[LEASE_ID_MAX + 1]; /* of that attempt: the worker */
+	enum lease_execution_status status;
+	int64_t started_at, finished_at;
+	char *operation_id, *input_ref, *output_ref, *normalized_error, *error_message, *trace_id;
+};
+
+struct lease_checkpoint_fact {
+	char checkpoint_id[LEASE_ID_MAX + 1];
+	int32_t run_attempt_no;
+	int64_t state_version, plan_version, created_at;
+	char *content_ref; /* NULL: none */
+};
+
+struct lease_event {
+	int64_t event_id;
+	int64_t at;
+	char *kind, *run_id;
+	int32_t attempt_no;   /* 0: none */
+	int32_t execution_no; /* 0: none */
+	char *node_id, *from_status, *to_status, *outcome, *owner, *error_code, *reference;
+};
+
+/* All facts of a run, in one snapshot. */
+struct lease_story {
+	struct lease_history *history;
+	struct lease_execution *executions; /* by started_at */
+	size_t n_executions;
+	struct lease_checkpoint_fact *checkpoints; /* by created_at */
+	size_t n_checkpoints;
+	struct lease_event *events; /* by event_id */
+	size_t n_events;
+	char *current_checkpoint_id; /* NULL: none */
+	char *unexplained; /* why the attempts do not explain the status; NULL: they do */
+};
+
+/* The story belongs to the caller. Refusal: not_found. */
+LEASE_PUBLIC int lease_read_story(PGconn *conn, const char *run_id, struct lease_story **ret,
+				  struct lease_error *reterr);
+LEASE_PUBLIC void lease_story_free(struct lease_story *story);
+
+/*
+ * Events, after a cursor. A cursor is text that the consumer keeps with what it made of the events
+ * (a few dozen bytes, more with many open transactions); NULL or "" means from the beginning. It stands for a
+ * snapshot: a batch holds what has become visible since, so every event comes exactly once, those
+ * of one run in the order in which they happened, and an open transaction elsewhere holds nothing
+ * up. `limit` is 1 to 100,000; a batch of none says that there is nothing new. Consumers need no
+ * more than to read, but on the primary: a standby's snapshots do not tell what is in progress
+ * (LEASE_E_READ_ONLY). A cursor that is none, or that is ahead of a database restored to an earlier
+ * time, is refused with LEASE_E_INVALID. To be woken, LISTEN on channel lease_events (see
+ * lease.notify in the manual). One round trip within a window, two where one begins.
+ */
+struct lease_event_batch {
+	struct lease_event *events;
+	size_t n;
+	char *cursor; /* after this batch */
+};
+
+LEASE_PUBLIC int lease_events_after(PGconn *conn, const char *cursor, int limit,
+				    struct lease_event_batch **ret, struct lease_error *reterr);
+LEASE_PUBLIC void lease_event_batch_free(struct lease_event_batch *batch);
+
 /* Where a database stands, by one pass over its open attempts and its unfinished runs. */
 struct lease_status {
 	int64_t now;
@@ -396,9 +588,10 @@ struct lease_sweep_options {
 	int due_limit;		   /* ends of leases kept in memory */
 	enum lease_policy policy;
 	int max_lease_losses; /* with requeue; 0: no limit */
+	bool notify; /* NOTIFY lease_events, once a transaction */
 };
 
-/* Sensible values: interval 5 s, orphans 60 s, timeouts 10 s and 2 s, 200, 5000, 10000, record. */
+/* Interval 5 s, orphans 60 s, timeouts 10 s and 2 s, 200, 5000, 10000, record, notify. */
 LEASE_PUBLIC void lease_sweep_options_init(struct lease_sweep_options *options);
 
 /* One run that the reconciler wrote to. Strings are borrowed for the call. */

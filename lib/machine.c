@@ -31,6 +31,14 @@ static const char *const outcome_names[] = {
 	[LEASE_OUTCOME_LEASE_EXPIRED] = "lease_expired",
 };
 
+static const char *const execution_status_names[] = {
+	[LEASE_EXECUTION_RUNNING] = "running",
+	[LEASE_EXECUTION_SUCCEEDED] = "succeeded",
+	[LEASE_EXECUTION_FAILED] = "failed",
+	[LEASE_EXECUTION_LEASE_EXPIRED] = "lease_expired",
+	[LEASE_EXECUTION_ABANDONED] = "abandoned",
+};
+
 static const char *const refusal_names[] = {
 	[0] = "granted",
 	[LEASE_NOT_FOUND] = "not_found",
@@ -62,6 +70,10 @@ static const char *const command_names[] = {
 	[COMMAND_GIVE_UP] = "set_terminal_status without owner",
 	[COMMAND_REQUEST_CANCEL] = "request_cancel",
 	[COMMAND_RECONCILE] = "reconcile",
+	[COMMAND_START_NODE] = "start_node",
+	[COMMAND_FINISH_NODE] = "finish_node",
+	[COMMAND_RECORD_CHECKPOINT] = "record_checkpoint",
+	[COMMAND_CHANGE_PLAN] = "change_plan",
 };
 
 #define LENGTH(array) ((int)(sizeof(array) / sizeof((array)[0])))
@@ -102,6 +114,27 @@ const char *lease_policy_name(enum lease_policy policy)
 const char *lease_command_name(enum lease_command_kind kind)
 {
 	return name_of(command_names, LENGTH(command_names), (int)kind);
+}
+
+const char *lease_execution_status_name(enum lease_execution_status status)
+{
+	return name_of(execution_status_names, LENGTH(execution_status_names), (int)status);
+}
+
+int lease_execution_status_parse(const char *name)
+{
+	return value_of(execution_status_names, LENGTH(execution_status_names), name);
+}
+
+enum lease_execution_status lease_execution_status_after(enum lease_outcome outcome)
+{
+	return outcome == LEASE_OUTCOME_LEASE_EXPIRED ? LEASE_EXECUTION_LEASE_EXPIRED
+						      : LEASE_EXECUTION_ABANDONED;
+}
+
+bool lease_command_is_about_node(enum lease_command_kind kind)
+{
+	return kind == COMMAND_START_NODE || kind == COMMAND_FINISH_NODE;
 }
 
 int lease_run_status_parse(const char *name)
@@ -221,6 +254,22 @@ static bool is_exhausted(const struct lease_facts *f, const struct lease_command
 	  c->policy == LEASE_POLICY_RECORD && has_open(f))                                         \
 	X(RECORD, "policy record", c->policy == LEASE_POLICY_RECORD)                               \
 	X(FAIL, "policy fail", c->policy == LEASE_POLICY_FAIL)                                     \
+	X(OPERATION_ELSEWHERE, "the operation belongs to another node or run",                     \
+	  c->operation_id && f->node.operation_found && !f->node.operation_here)                   \
+	X(NODE_RUNNING, "the node has an open execution",                                          \
+	  f->node.last_execution_no && f->node.state == LEASE_EXECUTION_RUNNING)                   \
+	X(NODE_SUCCEEDED, "the node, and so its operation, has succeeded",                         \
+	  f->node.last_execution_no && f->node.state == LEASE_EXECUTION_SUCCEEDED)                 \
+	X(NO_EXECUTION, "the node has no such execution", f->node.named_execution_no == 0)         \
+	X(EXECUTION_ELSEWHERE, "the execution is another attempt's",                               \
+	  f->node.named_run_attempt_no != c->attempt_no)                                           \
+	X(EXECUTION_REPEATED, "the execution was closed with this status before",                  \
+	  f->node.named_execution_no && f->node.named_run_attempt_no == c->attempt_no &&           \
+		  f->node.named_status == c->execution_status)                                     \
+	X(EXECUTION_CLOSED, "the execution is closed",                                             \
+	  f->node.named_status != LEASE_EXECUTION_RUNNING)                                         \
+	X(CHECKPOINT_REPEATED, "it is the run's current checkpoint",                               \
+	  is_same(f->checkpoint_id, c->checkpoint_id))                                             \
 	X(EXHAUSTED, "policy requeue, and the losses without a break reach max_lease_losses",      \
 	  is_exhausted(f, c))
 
@@ -281,6 +330,20 @@ const char *lease_guard_text(int guard)
 			LEASE_OUTCOME_##outcome, error                                             \
 	}
 
+/* Writes facts of a run without moving it. */
+#define WRITE(command, from, guard, write)                                                         \
+	{                                                                                          \
+		COMMAND_##command, from, GUARD_##guard, VERDICT_APPLY, 0, write, TO_SAME,          \
+			LEASE_OUTCOME_NONE, NULL                                                   \
+	}
+/* Whatever an owner does needs a token that is its own, ... */
+#define TOKEN_IS_OWN(command)                                                                      \
+	REFUSE(command, ANY, MISSING, NOT_FOUND), REFUSE(command, ANY, NOT_OWNER, NOT_OWNER)
+/* ... a run that runs, an attempt that is open, and a lease that holds. */
+#define LEASE_HOLDS(command)                                                                       \
+	REFUSE(command, T, ALWAYS, TERMINAL), REFUSE(command, ANY, NAMED_CLOSED, EXPIRED),         \
+		REFUSE(command, ANY, OPEN_OVER, EXPIRED), REFUSE(command, P | W, ALWAYS, ILLEGAL)
+
 const struct lease_rule lease_rules[] = {
 	REFUSE(MARK_RUNNING, ANY, MISSING, NOT_FOUND),
 	REFUSE(MARK_RUNNING, ANY, OWNER_CLOSED, EXPIRED),
@@ -305,23 +368,15 @@ const struct lease_rule lease_rules[] = {
 	REFUSE(RENEW, ANY, OPEN_OVER, EXPIRED),
 	APPLY(RENEW, ANY, ALWAYS, REFRESH, TO_SAME, NONE, NULL),
 
-	REFUSE(RELEASE, ANY, MISSING, NOT_FOUND),
-	REFUSE(RELEASE, ANY, NOT_OWNER, NOT_OWNER),
+	TOKEN_IS_OWN(RELEASE),
 	UNCHANGED(RELEASE, ANY, REPEATED),
-	REFUSE(RELEASE, T, ALWAYS, TERMINAL),
-	REFUSE(RELEASE, ANY, NAMED_CLOSED, EXPIRED),
-	REFUSE(RELEASE, ANY, OPEN_OVER, EXPIRED),
-	REFUSE(RELEASE, P | W, ALWAYS, ILLEGAL),
+	LEASE_HOLDS(RELEASE),
 	REFUSE(RELEASE, R, CANCEL, CANCEL_REQUESTED),
 	APPLY(RELEASE, R, ALWAYS, CLOSE, LEASE_RUN_PENDING, RETRY_RELEASED, NULL),
 
-	REFUSE(SUSPEND, ANY, MISSING, NOT_FOUND),
-	REFUSE(SUSPEND, ANY, NOT_OWNER, NOT_OWNER),
+	TOKEN_IS_OWN(SUSPEND),
 	UNCHANGED(SUSPEND, ANY, REPEATED),
-	REFUSE(SUSPEND, T, ALWAYS, TERMINAL),
-	REFUSE(SUSPEND, ANY, NAMED_CLOSED, EXPIRED),
-	REFUSE(SUSPEND, ANY, OPEN_OVER, EXPIRED),
-	REFUSE(SUSPEND, P | W, ALWAYS, ILLEGAL),
+	LEASE_HOLDS(SUSPEND),
 	REFUSE(SUSPEND, R, CANCEL, CANCEL_REQUESTED),
 	APPLY(SUSPEND, R, ALWAYS, CLOSE, LEASE_RUN_WAITING, INTERRUPTED, NULL),
 
@@ -333,14 +388,10 @@ const struct lease_rule lease_rules[] = {
 	REFUSE(RESUME, W, DEADLINE, DEADLINE),
 	APPLY(RESUME, W, ALWAYS, KEEP, LEASE_RUN_PENDING, NONE, NULL),
 
-	REFUSE(FINISH, ANY, MISSING, NOT_FOUND),
+	TOKEN_IS_OWN(FINISH),
 	REFUSE(FINISH, ANY, TO_OPEN_END, ILLEGAL),
-	REFUSE(FINISH, ANY, NOT_OWNER, NOT_OWNER),
 	UNCHANGED(FINISH, ANY, REPEATED),
-	REFUSE(FINISH, T, ALWAYS, TERMINAL),
-	REFUSE(FINISH, ANY, NAMED_CLOSED, EXPIRED),
-	REFUSE(FINISH, ANY, OPEN_OVER, EXPIRED),
-	REFUSE(FINISH, P | W, ALWAYS, ILLEGAL),
+	LEASE_HOLDS(FINISH),
 	APPLY(FINISH, R, TO_CANCELLED_CANCEL, CLOSE, TO_COMMAND, NONE, NULL),
 	REFUSE(FINISH, R, TO_CANCELLED, ILLEGAL),
 	REFUSE(FINISH, R, CANCEL, CANCEL_REQUESTED),
@@ -381,6 +432,34 @@ const struct lease_rule lease_rules[] = {
 	APPLY(RECONCILE, R, EXHAUSTED, CLOSE_LOST, LEASE_RUN_FAILED, LEASE_EXPIRED,
 	      LEASE_ERROR_LOSSES),
 	APPLY(RECONCILE, R, ALWAYS, CLOSE_LOST, LEASE_RUN_PENDING, LEASE_EXPIRED, NULL),
+
+	/* A step of a run, under the owner's lease. */
+	TOKEN_IS_OWN(START_NODE),
+	LEASE_HOLDS(START_NODE),
+	REFUSE(START_NODE, R, OPERATION_ELSEWHERE, OPERATION_CONFLICT),
+	REFUSE(START_NODE, R, NODE_RUNNING, HELD),
+	REFUSE(START_NODE, R, NODE_SUCCEEDED, TERMINAL),
+	REFUSE(START_NODE, R, CANCEL, CANCEL_REQUESTED),
+	WRITE(START_NODE, R, ALWAYS, EXECUTION_OPEN),
+
+	TOKEN_IS_OWN(FINISH_NODE),
+	UNCHANGED(FINISH_NODE, ANY, EXECUTION_REPEATED),
+	LEASE_HOLDS(FINISH_NODE),
+	REFUSE(FINISH_NODE, R, NO_EXECUTION, NOT_FOUND),
+	REFUSE(FINISH_NODE, R, EXECUTION_ELSEWHERE, NOT_OWNER),
+	REFUSE(FINISH_NODE, R, EXECUTION_CLOSED, EXPIRED),
+	WRITE(FINISH_NODE, R, ALWAYS, EXECUTION_CLOSE),
+
+	TOKEN_IS_OWN(RECORD_CHECKPOINT),
+	UNCHANGED(RECORD_CHECKPOINT, ANY, CHECKPOINT_REPEATED),
+	LEASE_HOLDS(RECORD_CHECKPOINT),
+	REFUSE(RECORD_CHECKPOINT, R, STALE, STALE_VERSION),
+	WRITE(RECORD_CHECKPOINT, R, ALWAYS, CHECKPOINT_RECORD),
+
+	TOKEN_IS_OWN(CHANGE_PLAN),
+	LEASE_HOLDS(CHANGE_PLAN),
+	REFUSE(CHANGE_PLAN, R, STALE, STALE_VERSION),
+	WRITE(CHANGE_PLAN, R, ALWAYS, PLAN_CHANGE),
 };
 const int lease_rules_count = LENGTH(lease_rules);
 

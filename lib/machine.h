@@ -21,6 +21,10 @@ enum lease_command_kind {
 	COMMAND_GIVE_UP, /* set_terminal_status of a run that nobody works on */
 	COMMAND_REQUEST_CANCEL,
 	COMMAND_RECONCILE,
+	COMMAND_START_NODE,
+	COMMAND_FINISH_NODE,
+	COMMAND_RECORD_CHECKPOINT,
+	COMMAND_CHANGE_PLAN,
 	N_COMMANDS,
 };
 
@@ -38,6 +42,12 @@ struct lease_command {
 	int64_t expected_version; /* 0: any */
 	enum lease_policy policy; /* reconcile */
 	int32_t max_losses;	  /* reconcile, policy requeue; 0: no limit */
+	const char *node_id;
+	int32_t execution_no;	  /* finish_node */
+	enum lease_execution_status execution_status; /* finish_node */
+	const char *operation_id; /* start_node; NULL: no side effect */
+	const char *content_ref;  /* a node's input or output, a checkpoint's content; NULL: none */
+	const char *checkpoint_id;
 };
 
 /* What the look found. Strings are borrowed. */
@@ -61,6 +71,17 @@ struct lease_facts {
 	bool owner_closed;	 /* the owner stands on a closed attempt of the run */
 	int32_t last_attempt_no; /* the highest; 0: none */
 	int32_t losses;		 /* newest closed attempts without a break that are lease_expired */
+	const char *checkpoint_id; /* the run's current one */
+	/* of the node that the command names */
+	struct {
+		int32_t last_execution_no; /* 0: it was never executed */
+		enum lease_execution_status state; /* of its newest execution */
+		const char *output_ref;		   /* the same */
+		bool operation_found, operation_here; /* known; and of this node and run */
+		int32_t named_execution_no; /* the execution that the command names; 0: none */
+		int32_t named_run_attempt_no;
+		enum lease_execution_status named_status;
+	} node;
 };
 
 enum lease_verdict {
@@ -69,7 +90,7 @@ enum lease_verdict {
 	VERDICT_REFUSE,
 };
 
-enum lease_attempt_step {
+enum lease_step {
 	ATTEMPT_KEEP,
 	ATTEMPT_OPEN,	    /* open last_attempt_no + 1 */
 	ATTEMPT_TAKE_OVER,  /* close the open one as lease_expired, then open last_attempt_no + 1 */
@@ -77,12 +98,16 @@ enum lease_attempt_step {
 	ATTEMPT_CLOSE,	    /* by its owner */
 	ATTEMPT_CLOSE_LOST, /* the open one, if any, as lease_expired: its lease is over */
 	ATTEMPT_MARK_CANCEL, /* cancel_requested_at on run and open attempt */
+	EXECUTION_OPEN,	     /* last_execution_no + 1 of the node, under the open attempt */
+	EXECUTION_CLOSE,
+	CHECKPOINT_RECORD,
+	PLAN_CHANGE,
 };
 
 struct lease_decision {
 	enum lease_verdict verdict;
 	enum lease_refusal refusal; /* VERDICT_REFUSE */
-	enum lease_attempt_step step;
+	enum lease_step step;
 	bool move;		  /* the run's status changes to `to` */
 	enum lease_run_status to; /* the run's status afterwards, moved or not */
 	int64_t delay;		  /* moved to pending: not_before = now + delay; 0: as it is */
@@ -103,7 +128,7 @@ struct lease_rule {
 	int guard;	   /* index for lease_guard_text */
 	enum lease_verdict verdict;
 	enum lease_refusal refusal;
-	enum lease_attempt_step step;
+	enum lease_step step;
 	int to; /* enum lease_run_status, or one of the two below */
 	enum lease_outcome outcome; /* NONE with ATTEMPT_CLOSE: the word of `to` */
 	const char *run_error_code;
@@ -115,7 +140,11 @@ extern const struct lease_rule lease_rules[];
 extern const int lease_rules_count;
 const char *lease_guard_text(int guard);
 const char *lease_command_name(enum lease_command_kind kind);
+bool lease_command_is_about_node(enum lease_command_kind kind);
+/* What executions that are open under an attempt become when it closes. */
+enum lease_execution_status lease_execution_status_after(enum lease_outcome outcome);
 int lease_outcome_parse(const char *name); /* -1: none of them */
+int lease_execution_status_parse(const char *name); /* -1: none of them */
 
 /* Words that others must not spell. */
 extern const char LEASE_ERROR_WORKER_LOST[];	/* worker_lease_expired */

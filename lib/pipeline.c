@@ -73,9 +73,12 @@ void bind_int(struct batch *batch, int64_t value)
 
 void bind_milliseconds(struct batch *batch, int64_t microseconds)
 {
-	int64_t milliseconds = (microseconds + 999) / 1000;
+	int64_t milliseconds = microseconds / 1000 + (microseconds % 1000 > 0);
 
-	bind_int(batch, milliseconds > 0 ? milliseconds : 1);
+	/* the server's settings are 32 bits wide, and 0 would mean no timeout at all */
+	bind_int(batch, milliseconds < 1	  ? 1
+			: milliseconds > INT32_MAX ? INT32_MAX
+						   : milliseconds);
 }
 
 void batch_done(struct batch *batch)
@@ -271,8 +274,11 @@ static void take_result(struct pump *pump, PGresult *result)
 	case PGRES_COMMAND_OK:
 	case PGRES_TUPLES_OK:
 		if (!pump->error.code && !pump->rolling_back) {
-			if (pump->operation.take(pump->operation.self, index, result, &error) < 0)
+			if (pump->operation.take(pump->operation.self, index, result, &error) < 0) {
+				/* the batch is on its way as a whole, its COMMIT included */
+				error.outcome_unknown = pump->batch.commits;
 				remember_error(pump, &error, index);
+			}
 			return;
 		}
 		break;
@@ -464,6 +470,41 @@ int pump_run(PGconn *conn, struct operation operation, int64_t timeout,
 	r = drive(&pump, clock_monotonic() + timeout, reterr);
 	connection_end(conn, was_nonblocking);
 	return r;
+}
+
+struct exchange_state {
+	struct exchange exchange;
+	bool was_sent;
+};
+
+static int exchange_next(void *self, struct batch *batch, struct lease_error *reterr)
+{
+	struct exchange_state *state = self;
+
+	(void)reterr;
+	if (state->was_sent)
+		return 0;
+	state->was_sent = true;
+	state->exchange.fill(state->exchange.self, batch);
+	return 1;
+}
+
+static int exchange_take(void *self, int index, PGresult *result, struct lease_error *reterr)
+{
+	struct exchange_state *state = self;
+	int r = state->exchange.take(state->exchange.self, index, result, reterr);
+
+	PQclear(result);
+	return r;
+}
+
+int exchange_run(PGconn *conn, struct exchange exchange, int64_t timeout,
+		 struct lease_error *reterr)
+{
+	struct exchange_state state = { .exchange = exchange };
+
+	return pump_run(conn, (struct operation){ exchange_next, exchange_take, &state }, timeout,
+			reterr);
 }
 
 /* -- reading results -------------------------------------------------------------------------- */

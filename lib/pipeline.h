@@ -15,8 +15,8 @@
 
 #include "error.h"
 
-#define BATCH_STATEMENTS 8
-#define STATEMENT_PARAMETERS 12
+#define BATCH_STATEMENTS 12
+#define STATEMENT_PARAMETERS 16
 
 struct statement {
 	const char *sql;
@@ -36,7 +36,7 @@ struct batch {
 void batch_add(struct batch *batch, const char *sql);
 void bind_text(struct batch *batch, const char *value); /* borrowed until the batch is sent */
 void bind_int(struct batch *batch, int64_t value);
-void bind_milliseconds(struct batch *batch, int64_t microseconds); /* rounded up, at least 1 */
+void bind_milliseconds(struct batch *batch, int64_t microseconds); /* rounded up, 1 to 2^31 - 1 */
 void batch_done(struct batch *batch);
 
 /* A PostgreSQL array literal in the making: '{"a",NULL,"b"}'. */
@@ -83,6 +83,16 @@ bool pump_is_idle(const struct pump *pump);
 /* Runs an operation to its end, waiting at most `timeout` microseconds. */
 int pump_run(PGconn *conn, struct operation operation, int64_t timeout,
 	     struct lease_error *reterr);
+
+/* An operation of one batch. The result that `take` gets is borrowed. */
+struct exchange {
+	void (*fill)(void *self, struct batch *batch);
+	int (*take)(void *self, int index, const PGresult *result, struct lease_error *reterr);
+	void *self;
+};
+
+int exchange_run(PGconn *conn, struct exchange exchange, int64_t timeout,
+		 struct lease_error *reterr);
 
 /* For what blocks: checks that a connection is idle, sets it non-blocking, and back again. */
 int connection_begin(PGconn *conn, bool *ret_was_nonblocking, struct lease_error *reterr);

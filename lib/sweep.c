@@ -47,7 +47,9 @@ struct lease_sweep {
 	enum activity scan;	/* the one under way, or IDLE */
 	char cursor[LEASE_ID_MAX + 1];
 	bool page_was_sent;
-	uint32_t pass;
+	int page_size; /* of the page in flight: the option may change meanwhile */
+	/* the numbers of the newest lists: of the horizon scan, odd; of orphans and deadlines, even */
+	uint32_t pass_list, orphan_list;
 	int64_t page_sent_at, pass_began_at, scan_at, orphans_at;
 	int64_t horizon, interval;
 	struct lease_sweep_figures seen; /* what this pass has counted so far */
@@ -115,6 +117,7 @@ void lease_sweep_options_init(struct lease_sweep_options *options)
 		.scan_page = 5000,
 		.due_limit = 10000,
 		.policy = LEASE_POLICY_RECORD,
+		.notify = true,
 	};
 }
 
@@ -176,6 +179,8 @@ int lease_sweep_new(const struct lease_sweep_options *options,
 		sweep->callbacks = *callbacks;
 	sweep->figures.oldest_expired_at = LEASE_TIME_NONE;
 	sweep->jitter = (unsigned)clock_monotonic();
+	sweep->pass_list = 1;
+	sweep->orphan_list = 2;
 	lease_sweep_reset(sweep);
 	*ret = sweep;
 	return 0;
@@ -191,18 +196,17 @@ static void drop_chunk(struct lease_sweep *sweep)
 	sweep->n_ranges = 0;
 }
 
-static void add_due(struct lease_sweep *sweep, const char *run_id, int64_t at, int32_t tries)
-{
-	/* without memory the list knows that it knows nothing from then on, and scans again */
-	due_add(&sweep->due, run_id, at, tries, sweep->pass);
-}
-
-/* Puts a run back, to be looked at again: soon at first, then less and less often. */
+/*
+ * Without memory the due list knows that it knows nothing from then on, and the sweep scans again.
+ * Puts a run back, to be looked at again: soon at first, then less and less often. It stays on the
+ * list that it was on: the next scan of that kind replaces it.
+ */
 static void put_back(struct lease_sweep *sweep, const struct due_entry *entry, int64_t not_before)
 {
 	int64_t soon = clock_monotonic() + backoff(RETRY_LOCKED, RETRY_LOCKED_MAX, entry->tries);
 
-	add_due(sweep, entry->run_id, max64(soon, not_before), entry->tries + 1);
+	due_add(&sweep->due, entry->run_id, max64(soon, not_before), entry->tries + 1,
+		entry->list);
 }
 
 static int by_run_id(const void *a, const void *b)
@@ -271,6 +275,7 @@ static struct operation begin_range(struct lease_sweep *sweep)
 		.lock = TXN_LOCK_SKIP,
 		.statement_timeout = options->statement_timeout,
 		.lock_timeout = options->lock_timeout,
+		.notify = options->notify ? "on" : "off",
 		.items = sweep->items + range->from,
 		.n = range->to - range->from,
 	};
@@ -411,9 +416,11 @@ static void begin_scan(struct lease_sweep *sweep, enum activity scan, int64_t no
 {
 	sweep->scan = scan;
 	sweep->cursor[0] = '\0';
+	if (scan == SCANNING_ORPHANS)
+		sweep->orphan_list += 2;
 	if (scan != SCANNING)
 		return;
-	sweep->pass++;
+	sweep->pass_list += 2;
 	sweep->pass_began_at = now;
 	sweep->horizon = sweep->once ? 0 : sweep->interval + slack(sweep);
 	sweep->seen = (struct lease_sweep_figures){ .oldest_expired_at = LEASE_TIME_NONE };
@@ -441,7 +448,7 @@ static void end_pass(struct lease_sweep *sweep)
 	int64_t now = clock_monotonic();
 
 	sweep->scan = IDLE;
-	due_forget_before(&sweep->due, sweep->pass);
+	due_forget(&sweep->due, sweep->pass_list - 2);
 	sweep->figures.open = sweep->seen.open;
 	sweep->figures.expired = sweep->seen.expired;
 	sweep->figures.oldest_expired_at = sweep->seen.oldest_expired_at;
@@ -483,12 +490,13 @@ static int take_page(struct lease_sweep *sweep, const PGresult *result, struct l
 		sweep->shortest_ttl = min64(sweep->shortest_ttl, read_int(result, 0, 6));
 	for (int row = 1; row < PQntuples(result); row++)
 		if (!PQgetisnull(result, row, 1))
-			add_due(sweep, read_text(result, row, 1),
-				max64(local_time(sweep, read_time(result, row, 3)), 0), 0);
+			due_add(&sweep->due, read_text(result, row, 1),
+				max64(local_time(sweep, read_time(result, row, 3)), 0), 0,
+				sweep->pass_list);
 	last = read_text(result, 0, 1);
 	if (last)
 		snprintf(sweep->cursor, sizeof(sweep->cursor), "%s", last);
-	if (read_int(result, 0, 2) < sweep->options.scan_page)
+	if (read_int(result, 0, 2) < sweep->page_size)
 		end_pass(sweep);
 	return 0;
 }
@@ -507,15 +515,16 @@ static int take_list(struct lease_sweep *sweep, const PGresult *result, struct l
 
 		if (!run_id)
 			return lease_error_set(reterr, LEASE_E_PROTOCOL, "a run without run_id");
-		add_due(sweep, run_id, now, 0);
+		due_add(&sweep->due, run_id, now, 0, sweep->orphan_list);
 		snprintf(sweep->cursor, sizeof(sweep->cursor), "%s", run_id);
 	}
-	if (n == sweep->options.scan_page)
+	if (n == sweep->page_size)
 		return 0;
 	if (sweep->scan == SCANNING_ORPHANS) {
 		begin_scan(sweep, SCANNING_DEADLINES, now);
 	} else {
 		sweep->scan = IDLE;
+		due_forget(&sweep->due, sweep->orphan_list - 2);
 		sweep->orphans_at =
 			sweep->once ? INT64_MAX : now + sweep->options.orphan_interval;
 	}
@@ -544,6 +553,7 @@ static int scan_next(void *self, struct batch *batch, struct lease_error *reterr
 	if (sweep->page_was_sent)
 		return 0;
 	sweep->page_was_sent = true;
+	sweep->page_size = options->scan_page;
 	sweep->page_sent_at = clock_monotonic();
 	batch_add(batch, lease_sql_begin);
 	batch_add(batch, lease_sql_settings_scan);
@@ -553,7 +563,7 @@ static int scan_next(void *self, struct batch *batch, struct lease_error *reterr
 			 : sweep->scan == SCANNING_ORPHANS ? lease_sql_scan_orphans
 							   : lease_sql_scan_deadlines);
 	bind_text(batch, sweep->cursor);
-	bind_int(batch, options->scan_page);
+	bind_int(batch, sweep->page_size);
 	if (sweep->scan == SCANNING)
 		bind_int(batch, sweep->horizon);
 	else if (sweep->scan == SCANNING_ORPHANS)

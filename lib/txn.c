@@ -13,6 +13,7 @@ enum step {
 	STEP_LOCK_NEXT,
 	STEP_LOCK_NEXT_RUNNING,
 	STEP_LOOK, /* of its own, after the lock chose the run */
+	STEP_DECIDE, /* and write nothing */
 	STEP_APPLY,
 	STEP_END,
 };
@@ -23,9 +24,11 @@ enum role {
 	ROLE_LOCK,
 	ROLE_NEXT,
 	ROLE_LOOK,
+	ROLE_LOOK_NODE,
 	ROLE_CLOSE,
 	ROLE_OPEN,
 	ROLE_REFRESH,
+	ROLE_FACT, /* one that belongs to a run: an execution, a checkpoint, a plan */
 };
 
 /* Index into txn.position: one list a statement over arrays. */
@@ -44,6 +47,7 @@ static void add_begin(struct txn *txn, struct batch *batch)
 	add(txn, batch, ROLE_OTHER, lease_sql_settings);
 	bind_milliseconds(batch, txn->statement_timeout);
 	bind_milliseconds(batch, txn->lock_timeout);
+	bind_text(batch, txn->notify);
 }
 
 static void add_lock(struct txn *txn, struct batch *batch)
@@ -80,6 +84,19 @@ static void add_look(struct txn *txn, struct batch *batch)
 	bind_array(batch, &owners);
 	bind_int(batch, losses);
 	bind_text(batch, lease_outcome_name(LEASE_OUTCOME_LEASE_EXPIRED));
+}
+
+static void add_look_node(struct txn *txn, struct batch *batch)
+{
+	const struct lease_command *command = &txn->items[0].command;
+
+	if (!lease_command_is_about_node(command->kind))
+		return;
+	add(txn, batch, ROLE_LOOK_NODE, lease_sql_look_node);
+	bind_text(batch, command->run_id);
+	bind_text(batch, command->node_id);
+	bind_int(batch, command->execution_no);
+	bind_text(batch, command->operation_id);
 }
 
 /* -- apply ------------------------------------------------------------------------------------ */
@@ -128,7 +145,7 @@ static int list_items(struct txn *txn, int list, bool (*is)(const struct lease_d
 
 static void add_close_and_move(struct txn *txn, struct batch *batch)
 {
-	struct array column[11] = { 0 };
+	struct array column[13] = { 0 };
 
 	for (size_t k = 0; k < txn->n_position[LIST_CLOSE]; k++) {
 		const struct txn_item *item = &txn->items[txn->position[LIST_CLOSE][k]];
@@ -150,15 +167,19 @@ static void add_close_and_move(struct txn *txn, struct batch *batch)
 		array_add_int(&column[8], decision->delay);
 		array_add_text(&column[9], decision->run_error_code);
 		array_add_text(&column[10], decision->run_error_message);
+		array_add_text(&column[11], lease_run_status_name(item->facts.status));
+		array_add_text(&column[12], lease_execution_status_name(
+						    lease_execution_status_after(decision->outcome)));
 	}
 	add(txn, batch, ROLE_CLOSE, lease_sql_close_and_move);
-	for (size_t i = 0; i < 11; i++)
+	for (size_t i = 0; i < 13; i++)
 		bind_array(batch, &column[i]);
+	bind_text(batch, lease_execution_status_name(LEASE_EXECUTION_RUNNING));
 }
 
 static void add_open(struct txn *txn, struct batch *batch)
 {
-	struct array column[5] = { 0 };
+	struct array column[5] = { 0 }, status_before = { 0 };
 
 	for (size_t k = 0; k < txn->n_position[LIST_OPEN]; k++) {
 		const struct txn_item *item = &txn->items[txn->position[LIST_OPEN][k]];
@@ -168,11 +189,13 @@ static void add_open(struct txn *txn, struct batch *batch)
 		array_add_text(&column[2], item->command.owner);
 		array_add_int(&column[3], item->command.ttl);
 		array_add_text(&column[4], item->command.trace_id);
+		array_add_text(&status_before, lease_run_status_name(item->facts.status));
 	}
 	add(txn, batch, ROLE_OPEN, lease_sql_open_attempts);
 	for (size_t i = 0; i < 5; i++)
 		bind_array(batch, &column[i]);
 	bind_text(batch, lease_run_status_name(LEASE_RUN_RUNNING));
+	bind_array(batch, &status_before);
 }
 
 static void add_refresh(struct txn *txn, struct batch *batch)
@@ -211,9 +234,103 @@ static void add_mark_cancel(struct txn *txn, struct batch *batch)
 	bind_array(batch, &run_ids);
 }
 
+static void add_start_node(struct batch *batch, const struct txn_item *item)
+{
+	const struct lease_command *command = &item->command;
+	const struct lease_facts *facts = &item->facts;
+
+	batch_add(batch, lease_sql_start_node);
+	bind_text(batch, command->run_id);
+	bind_text(batch, command->node_id);
+	bind_int(batch, facts->node.last_execution_no + 1);
+	bind_int(batch, command->attempt_no);
+	bind_text(batch, command->operation_id);
+	bind_text(batch, command->content_ref);
+	bind_text(batch, command->trace_id);
+	bind_text(batch, lease_execution_status_name(LEASE_EXECUTION_RUNNING));
+	bind_text(batch, facts->node.last_execution_no
+				 ? lease_execution_status_name(facts->node.state)
+				 : NULL);
+	bind_text(batch, command->owner);
+}
+
+static void add_finish_node(struct batch *batch, const struct txn_item *item)
+{
+	const struct lease_command *command = &item->command;
+
+	batch_add(batch, lease_sql_finish_node);
+	bind_text(batch, command->run_id);
+	bind_text(batch, command->node_id);
+	bind_int(batch, command->execution_no);
+	bind_int(batch, command->attempt_no);
+	bind_text(batch, lease_execution_status_name(command->execution_status));
+	bind_text(batch, command->error_code);
+	bind_text(batch, command->error_message);
+	bind_text(batch, command->content_ref);
+	bind_text(batch, lease_execution_status_name(LEASE_EXECUTION_RUNNING));
+	bind_text(batch, command->owner);
+}
+
+static void add_record_checkpoint(struct batch *batch, const struct txn_item *item)
+{
+	const struct lease_command *command = &item->command;
+
+	batch_add(batch, lease_sql_record_checkpoint);
+	bind_text(batch, command->run_id);
+	bind_text(batch, command->checkpoint_id);
+	bind_int(batch, command->attempt_no);
+	bind_int(batch, command->expected_version);
+	bind_text(batch, command->content_ref);
+	bind_text(batch, command->owner);
+}
+
+static void add_change_plan(struct batch *batch, const struct txn_item *item)
+{
+	const struct lease_command *command = &item->command;
+
+	batch_add(batch, lease_sql_change_plan);
+	bind_text(batch, command->run_id);
+	bind_int(batch, command->attempt_no);
+	bind_int(batch, command->expected_version);
+	bind_text(batch, command->owner);
+}
+
+/* What belongs to a run is written for one run at a time. */
+static void add_fact(struct txn *txn, struct batch *batch)
+{
+	const struct txn_item *item = &txn->items[0];
+
+	if (!item->locked || item->decision.verdict != VERDICT_APPLY)
+		return;
+	txn->role[batch->n] = ROLE_FACT;
+	switch (item->decision.step) {
+	case EXECUTION_OPEN:
+		add_start_node(batch, item);
+		break;
+	case EXECUTION_CLOSE:
+		add_finish_node(batch, item);
+		break;
+	case CHECKPOINT_RECORD:
+		add_record_checkpoint(batch, item);
+		break;
+	case PLAN_CHANGE:
+		add_change_plan(batch, item);
+		break;
+	default:
+		break;
+	}
+}
+
+static void decide(struct txn *txn)
+{
+	for (size_t i = 0; i < txn->n; i++)
+		lease_decide(&txn->items[i].facts, &txn->items[i].command, &txn->items[i].decision);
+}
+
 /* The second round trip: what was decided and the commit, or a rollback when there is nothing. */
 static int add_apply(struct txn *txn, struct batch *batch, struct lease_error *reterr)
 {
+	decide(txn);
 	if (list_items(txn, LIST_CLOSE, closes_or_moves) < 0 ||
 	    list_items(txn, LIST_OPEN, opens) < 0 || list_items(txn, LIST_REFRESH, refreshes) < 0)
 		return lease_error_set(reterr, LEASE_E_MEMORY, "out of memory");
@@ -224,6 +341,7 @@ static int add_apply(struct txn *txn, struct batch *batch, struct lease_error *r
 	if (txn->n_position[LIST_REFRESH] > 0)
 		add_refresh(txn, batch);
 	add_mark_cancel(txn, batch);
+	add_fact(txn, batch);
 	batch->commits = batch->n > 0;
 	add(txn, batch, ROLE_OTHER, batch->commits ? "COMMIT" : "ROLLBACK");
 	return 1;
@@ -298,6 +416,7 @@ static int read_facts(const PGresult *result, int row, struct lease_facts *ret,
 		.owner_closed = read_bool(result, row, 14),
 		.last_attempt_no = (int32_t)read_int(result, row, 15),
 		.losses = (int32_t)read_int(result, row, 16),
+		.checkpoint_id = read_text(result, row, 17),
 	};
 	if (lease_run_status_parse(status) < 0 || (outcome && lease_outcome_parse(outcome) < 0))
 		return lease_error_set(reterr, LEASE_E_PROTOCOL, "unknown status or outcome '%s'",
@@ -305,10 +424,10 @@ static int read_facts(const PGresult *result, int row, struct lease_facts *ret,
 	return 0;
 }
 
-/* Keeps the result: the facts borrow its strings. Decides for what is locked. */
+/* Keeps the result: the facts borrow its strings. */
 static int take_look(struct txn *txn, PGresult *result, struct lease_error *reterr)
 {
-	int r = read_form(result, "istlsssitsitttbii", reterr);
+	int r = read_form(result, "istlsssitsitttbiit", reterr);
 
 	PQclear(txn->looked);
 	txn->looked = result;
@@ -323,10 +442,58 @@ static int take_look(struct txn *txn, PGresult *result, struct lease_error *rete
 			r = read_facts(result, row, &item->facts, reterr);
 		item->state_version = item->facts.state_version;
 	}
+	return r;
+}
+
+static int read_execution_status(const PGresult *result, int column,
+				 enum lease_execution_status *ret, struct lease_error *reterr)
+{
+	const char *name = read_text(result, 0, column);
+	int status = name ? lease_execution_status_parse(name) : LEASE_EXECUTION_RUNNING;
+
+	if (status < 0)
+		return lease_error_set(reterr, LEASE_E_PROTOCOL, "unknown execution status '%s'",
+				       name);
+	*ret = (enum lease_execution_status)status;
+	return 0;
+}
+
+/* Keeps the result as well. */
+static int take_look_node(struct txn *txn, PGresult *result, struct lease_error *reterr)
+{
+	struct lease_facts *facts = &txn->items[0].facts;
+	int r = read_form(result, "ittbbiit", reterr);
+
+	PQclear(txn->looked_node);
+	txn->looked_node = result;
 	if (r < 0)
 		return r;
-	for (size_t i = 0; i < txn->n; i++)
-		lease_decide(&txn->items[i].facts, &txn->items[i].command, &txn->items[i].decision);
+	if (PQntuples(result) != 1)
+		return lease_error_set(reterr, LEASE_E_PROTOCOL, "expected one row");
+	facts->node.last_execution_no = (int32_t)read_int(result, 0, 0);
+	facts->node.output_ref = read_text(result, 0, 2);
+	facts->node.operation_found = read_bool(result, 0, 3);
+	facts->node.operation_here = read_bool(result, 0, 4);
+	facts->node.named_execution_no = (int32_t)read_int(result, 0, 5);
+	facts->node.named_run_attempt_no = (int32_t)read_int(result, 0, 6);
+	r = read_execution_status(result, 1, &facts->node.state, reterr);
+	return r < 0 ? r : read_execution_status(result, 7, &facts->node.named_status, reterr);
+}
+
+/* The time of the write and the new version: the node's for an execution, else the run's. */
+static int take_fact(struct txn *txn, const PGresult *result, struct lease_error *reterr)
+{
+	struct txn_item *item = &txn->items[0];
+	int r = read_form(result, "sl", reterr);
+
+	if (r < 0 || PQntuples(result) == 0)
+		return r;
+	item->applied = true;
+	item->now = read_time(result, 0, 0);
+	if (lease_command_is_about_node(item->command.kind))
+		item->node_version = read_int(result, 0, 1);
+	else
+		item->state_version = read_int(result, 0, 1);
 	return 0;
 }
 
@@ -389,6 +556,11 @@ static int take(void *self, int index, PGresult *result, struct lease_error *ret
 		break;
 	case ROLE_LOOK:
 		return take_look(txn, result, reterr);
+	case ROLE_LOOK_NODE:
+		return take_look_node(txn, result, reterr);
+	case ROLE_FACT:
+		r = take_fact(txn, result, reterr);
+		break;
 	case ROLE_CLOSE:
 		r = take_close(txn, result, reterr);
 		break;
@@ -410,9 +582,7 @@ static int take(void *self, int index, PGresult *result, struct lease_error *ret
 /* The lock chose no run. */
 static int next_nothing_due(struct txn *txn, struct batch *batch)
 {
-	struct txn_item *item = &txn->items[0];
-
-	lease_decide(&item->facts, &item->command, &item->decision);
+	decide(txn);
 	txn->step = STEP_END;
 	add(txn, batch, ROLE_OTHER, "ROLLBACK");
 	return 1;
@@ -427,6 +597,7 @@ static int next(void *self, struct batch *batch, struct lease_error *reterr)
 		add_begin(txn, batch);
 		add_lock(txn, batch);
 		add_look(txn, batch);
+		add_look_node(txn, batch);
 		txn->step = STEP_APPLY;
 		return 1;
 	case STEP_LOCK_NEXT:
@@ -446,8 +617,11 @@ static int next(void *self, struct batch *batch, struct lease_error *reterr)
 		if (txn->lock == TXN_LOCK_NEXT && !txn->items[0].locked)
 			return next_nothing_due(txn, batch);
 		add_look(txn, batch);
-		txn->step = txn->lock == TXN_LOOK ? STEP_END : STEP_APPLY;
+		txn->step = txn->lock == TXN_LOOK ? STEP_DECIDE : STEP_APPLY;
 		return 1;
+	case STEP_DECIDE:
+		decide(txn);
+		return 0;
 	case STEP_APPLY:
 		txn->step = STEP_END;
 		return add_apply(txn, batch, reterr);
@@ -478,8 +652,9 @@ bool txn_is_applying(const struct txn *txn)
 void txn_done(struct txn *txn)
 {
 	PQclear(txn->looked);
+	PQclear(txn->looked_node);
 	PQclear(txn->next_run);
-	txn->looked = txn->next_run = NULL;
+	txn->looked = txn->looked_node = txn->next_run = NULL;
 	for (int i = 0; i < 3; i++) {
 		free(txn->position[i]);
 		txn->position[i] = NULL;

@@ -23,7 +23,8 @@ struct txn_item {
 	struct lease_decision decision;
 	bool applied; /* the decision's writes took place; false: a guard did not hold */
 	int64_t state_version; /* the run's, afterwards */
-	/* of the attempt that was opened, refreshed or closed */
+	int64_t node_version; /* the node's state_version, afterwards */
+	/* of the attempt that was opened, refreshed or closed, or of another fact written */
 	int64_t now; /* database time of the write */
 	int64_t lease_expires_at, deadline_at, cancel_requested_at;
 };
@@ -40,11 +41,13 @@ struct txn {
 	int64_t statement_timeout, lock_timeout;
 	const char *tenant_id; /* TXN_LOCK_NEXT; NULL: any */
 	bool take_over;	       /* TXN_LOCK_NEXT: running runs without an open attempt, too */
-	struct txn_item *items; /* the caller's, sorted by run_id, each run once */
+	const char *notify;    /* lease.notify for this transaction; NULL: as it is set */
+	/* the caller's, sorted by run_id, each run once; commands about nodes and checkpoints alone */
+	struct txn_item *items;
 	size_t n;
 	/* its own */
 	int step;
-	PGresult *looked, *next_run;
+	PGresult *looked, *looked_node, *next_run;
 	int role[BATCH_STATEMENTS]; /* what each statement of the batch is */
 	size_t *position[3];	     /* items of each kind of array statement, in its order */
 	size_t n_position[3];

@@ -23,6 +23,7 @@ needs=(
 	'build-essential compiles "#include <stdio.h>" && command -v make ar'
 	'pkg-config command -v pkg-config'
 	'libpq-dev known libpq'
+	'libssl-dev known libcrypto'
 	'libev-dev compiles "#include <ev.h>"'
 	'libyaml-dev known yaml-0.1'
 	'libsystemd-dev known libsystemd'

@@ -9,14 +9,18 @@
 --   $7 status of the run afterwards (NULL: unchanged), $8 whether that is terminal
 --   $9 microseconds from now until it is due again (0: as it is)
 --   $10 error code, $11 error message of the run
+--   $12 status of the run before, for the event
+--   $13 what executions that are open under the attempt become; $14 what they were (one word)
 -- Gives a row for each attempt closed or run that moves alone (position, closed at, lease's end)
 -- and a row for each run moved (position, NULL, NULL, state_version).
 WITH want AS MATERIALIZED (
     SELECT *
       FROM unnest($1::text[], $2::int4[], $3::text[], $4::text[], $5::text[], $6::text[],
-                  $7::text[], $8::bool[], $9::int8[], $10::text[], $11::text[]) WITH ORDINALITY
+                  $7::text[], $8::bool[], $9::int8[], $10::text[], $11::text[], $12::text[],
+                  $13::text[]) WITH ORDINALITY
         AS w (run_id, attempt_no, owner, outcome, error_code, error_message,
-              status, terminal, delay, run_error_code, run_error_message, ord)
+              status, terminal, delay, run_error_code, run_error_message, status_before,
+              execution_status, ord)
 ), closed AS (
     UPDATE lease.run_attempts a
        SET finished_at = clock_timestamp(),
@@ -29,11 +33,25 @@ WITH want AS MATERIALIZED (
        AND a.attempt_no = w.attempt_no
        AND CASE WHEN w.owner IS NULL THEN a.lease_expires_at <= clock_timestamp()
                 ELSE a.owner = w.owner END
-    RETURNING w.*, a.finished_at, a.lease_expires_at
+    RETURNING w.*, a.finished_at, a.lease_expires_at, a.owner AS attempt_owner
 ), ready AS (
     SELECT * FROM closed
     UNION ALL
-    SELECT w.*, NULL, NULL FROM want w WHERE w.attempt_no IS NULL
+    SELECT w.*, NULL, NULL, NULL FROM want w WHERE w.attempt_no IS NULL
+), executions AS (
+    UPDATE lease.node_executions e
+       SET finished_at = clock_timestamp(), status = c.execution_status
+      FROM closed c
+     WHERE e.run_id = c.run_id
+       AND e.finished_at IS NULL
+       AND e.run_attempt_no = c.attempt_no
+    RETURNING e.run_id, e.node_id, e.attempt_no, e.run_attempt_no, e.operation_id, e.status,
+              c.attempt_owner
+), nodes AS (
+    UPDATE lease.nodes n
+       SET state = e.status, state_version = n.state_version + 1, updated_at = clock_timestamp()
+      FROM executions e
+     WHERE n.run_id = e.run_id AND n.node_id = e.node_id
 ), moved AS (
     UPDATE lease.runs r
        SET status = w.status,
@@ -49,6 +67,18 @@ WITH want AS MATERIALIZED (
      WHERE r.run_id = w.run_id
        AND w.status IS NOT NULL
     RETURNING w.ord, r.state_version
+), events AS (
+    INSERT INTO lease.run_events
+           (kind, run_id, attempt_no, node_id, execution_no, from_status, to_status, outcome,
+            owner, error_code, reference)
+    SELECT CASE WHEN w.attempt_no IS NULL THEN 'run_moved' ELSE 'attempt_closed' END,
+           w.run_id, w.attempt_no, NULL, NULL, w.status_before, coalesce(w.status, w.status_before),
+           w.outcome, w.attempt_owner, coalesce(w.run_error_code, w.error_code), NULL
+      FROM ready w
+    UNION ALL
+    SELECT 'node_finished', e.run_id, e.run_attempt_no, e.node_id, e.attempt_no, $14::text, e.status,
+           NULL, e.attempt_owner, NULL, e.operation_id
+      FROM executions e
 )
 SELECT ord::int4, finished_at, lease_expires_at, NULL::int8 FROM ready
 UNION ALL

@@ -7,6 +7,7 @@ SELECT r.run_id
  WHERE r.status = 'pending'
    AND (r.not_before IS NULL OR r.not_before <= clock_timestamp())
    AND (r.deadline_at IS NULL OR r.deadline_at > clock_timestamp())
+   AND r.cancel_requested_at IS NULL
    AND ($1::text IS NULL OR r.tenant_id = $1::text)
    AND NOT EXISTS (SELECT FROM lease.run_attempts a
                     WHERE a.run_id = r.run_id AND a.finished_at IS NULL

@@ -18,7 +18,8 @@ SELECT w.ord::int4,
                  WHERE l.run_id = w.run_id AND l.finished_at IS NOT NULL
                  ORDER BY l.attempt_no DESC
                  LIMIT $4::int8) s
-         WHERE s.unbroken)
+         WHERE s.unbroken),
+       r.current_checkpoint_id
   FROM unnest($1::text[], $2::int4[], $3::text[]) WITH ORDINALITY AS w (run_id, attempt_no, owner, ord)
   JOIN lease.runs r ON r.run_id = w.run_id
   LEFT JOIN lease.run_attempts o ON o.run_id = w.run_id AND o.finished_at IS NULL

@@ -7,7 +7,12 @@ WITH marked AS (
            updated_at = clock_timestamp()
       FROM unnest($1::text[]) WITH ORDINALITY AS w (run_id, ord)
      WHERE r.run_id = w.run_id
-    RETURNING r.run_id, r.cancel_requested_at, w.ord
+    RETURNING r.run_id, r.status, r.cancel_requested_at, w.ord
+), events AS (
+    INSERT INTO lease.run_events (kind, run_id, attempt_no, from_status, to_status, owner)
+    SELECT 'cancel_requested', m.run_id, a.attempt_no, m.status, m.status, a.owner
+      FROM marked m
+      LEFT JOIN lease.run_attempts a ON a.run_id = m.run_id AND a.finished_at IS NULL
 ), attempts AS (
     UPDATE lease.run_attempts a
        SET cancel_requested_at = m.cancel_requested_at

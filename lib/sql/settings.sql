@@ -1,5 +1,6 @@
 -- Settings of one transaction (the third argument of set_config: local to it).
--- $1 statement_timeout, $2 lock_timeout: milliseconds.
+-- $1 statement_timeout, $2 lock_timeout: milliseconds. $3 lease.notify, on or off; NULL: as the
+-- role's or the database's setting has it.
 -- JIT and parallel workers cost more than they bring for statements of this size. Sequential
 -- scans, hash and merge joins are off so that rows are reached, and so locked, in the order of the
 -- arrays that name them: by run_id, one lock order for all.
@@ -9,4 +10,6 @@ SELECT pg_catalog.set_config('statement_timeout', $1::text, true),
        pg_catalog.set_config('max_parallel_workers_per_gather', '0', true),
        pg_catalog.set_config('enable_seqscan', 'off', true),
        pg_catalog.set_config('enable_hashjoin', 'off', true),
-       pg_catalog.set_config('enable_mergejoin', 'off', true);
+       pg_catalog.set_config('enable_mergejoin', 'off', true),
+       CASE WHEN $3::text IS NOT NULL
+            THEN pg_catalog.set_config('lease.notify', $3::text, true) END;

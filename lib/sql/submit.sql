@@ -8,7 +8,10 @@ WITH added AS (
            CASE WHEN $5::int8 > 0 THEN t.now + $5::int8 * interval '1 microsecond' END
       FROM (SELECT clock_timestamp() AS now) t
     ON CONFLICT (run_id) DO NOTHING
-    RETURNING status, state_version
+    RETURNING run_id, status, state_version
+), events AS (
+    INSERT INTO lease.run_events (kind, run_id, to_status)
+    SELECT 'run_submitted', run_id, status FROM added
 )
 SELECT true, status, state_version FROM added
 UNION ALL
