@@ -38,7 +38,7 @@ static void an_empty_list_has_nothing_due(void **state)
 	(void)state;
 	assert_int_equal(due_next(&due), INT64_MAX);
 	assert_false(due_take(&due, &entry));
-	due_forget_before(&due, 1);
+	due_forget(&due, 1);
 	due_clear(&due);
 	due_done(&due);
 	due_done(&due);
@@ -77,7 +77,7 @@ static void an_entry_keeps_what_it_was_given(void **state)
 	assert_string_equal(entry.run_id, "run");
 	assert_int_equal(entry.at, 7);
 	assert_int_equal(entry.tries, 3);
-	assert_int_equal(entry.pass, 9);
+	assert_int_equal(entry.list, 9);
 	free(entry.run_id);
 	due_done(&due);
 }
@@ -136,14 +136,15 @@ static void a_smaller_limit_takes_effect(void **state)
 	due_done(&due);
 }
 
-static void what_earlier_scans_listed_is_forgotten(void **state)
+static void what_a_scan_listed_is_forgotten(void **state)
 {
 	struct due due = new_due(100);
 
 	(void)state;
 	for (int i = 0; i < 40; i++)
-		assert_int_equal(due_add(&due, i % 2 ? "new" : "old", 100 - i, 0, i % 2 ? 2 : 1), 0);
-	due_forget_before(&due, 2);
+		assert_int_equal(due_add(&due, i % 2 ? "new" : "old", 100 - i, 0, i % 2 ? 2 : 1),
+				 0);
+	due_forget(&due, 1);
 	assert_int_equal(due.n, 20);
 	for (int at = 61; at <= 99; at += 2)
 		take(&due, "new", at);
@@ -175,7 +176,7 @@ static void clearing_forgets_that_something_was_dropped(void **state)
 struct naive {
 	struct {
 		int64_t at;
-		uint32_t pass;
+		uint32_t list;
 		bool there;
 	} entries[NAIVE];
 	int n;
@@ -224,15 +225,15 @@ static unsigned random_number(unsigned *seed, unsigned below)
 	return (*seed >> 8) % below;
 }
 
-static void add_random(struct due *due, struct naive *naive, unsigned *seed, uint32_t pass)
+static void add_random(struct due *due, struct naive *naive, unsigned *seed, uint32_t list)
 {
 	int64_t at = random_number(seed, 200);
 	char name[16];
 
 	snprintf(name, sizeof(name), "%d", naive->n);
-	assert_int_equal(due_add(due, name, at, 0, pass), 0);
+	assert_int_equal(due_add(due, name, at, 0, list), 0);
 	naive->entries[naive->n].at = at;
-	naive->entries[naive->n].pass = pass;
+	naive->entries[naive->n].list = list;
 	naive->entries[naive->n++].there = true;
 }
 
@@ -249,11 +250,11 @@ static void take_one(struct due *due, struct naive *naive)
 	free(entry.run_id);
 }
 
-static void forget_old(struct due *due, struct naive *naive, uint32_t pass)
+static void forget_list(struct due *due, struct naive *naive, uint32_t list)
 {
-	due_forget_before(due, pass);
+	due_forget(due, list);
 	for (int i = 0; i < naive->n; i++)
-		if (naive->entries[i].pass != pass)
+		if (naive->entries[i].list == list)
 			naive->entries[i].there = false;
 }
 
@@ -267,19 +268,20 @@ static void at_random_it_agrees_with_a_naive_list(void **state)
 	for (unsigned round = 0; round < 70; round++) {
 		struct due due = new_due(limits[round % 7]);
 		unsigned seed = round * 7919 + 1;
-		uint32_t pass = 1;
+		uint32_t list = 1;
 
 		naive->n = 0;
 		for (int step = 0; step < 300; step++) {
 			switch (random_number(&seed, 20)) {
 			default:
-				add_random(&due, naive, &seed, pass);
+				add_random(&due, naive, &seed, list);
 				break;
 			case 0 ... 5:
 				take_one(&due, naive);
 				break;
 			case 6:
-				forget_old(&due, naive, random_number(&seed, 2) ? ++pass : pass);
+				list++;
+				forget_list(&due, naive, list - 1 - random_number(&seed, 2));
 				break;
 			}
 			assert_agrees(&due, naive);
@@ -300,7 +302,7 @@ int main(void)
 		cmocka_unit_test(a_full_list_keeps_the_sooner_half),
 		cmocka_unit_test(a_limit_of_one_holds),
 		cmocka_unit_test(a_smaller_limit_takes_effect),
-		cmocka_unit_test(what_earlier_scans_listed_is_forgotten),
+		cmocka_unit_test(what_a_scan_listed_is_forgotten),
 		cmocka_unit_test(clearing_forgets_that_something_was_dropped),
 		cmocka_unit_test(at_random_it_agrees_with_a_naive_list),
 	};

@@ -17,23 +17,23 @@ static struct lease_error server_error(const char *sqlstate)
 	return error;
 }
 
-#define assert_advice(advice, sqlstate)                              \
-	do {                                                         \
-		struct lease_error error_ = server_error(sqlstate);  \
-		assert_int_equal(lease_error_advice(&error_), advice); \
+#define assert_advice(advice, sqlstate)                                                            \
+	do {                                                                                       \
+		struct lease_error error_ = server_error(sqlstate);                                \
+		assert_int_equal(lease_error_advice(&error_), advice);                             \
 	} while (0)
 
 static void case_28_each_sqlstate_has_its_advice(void **state)
 {
 	(void)state;
-	assert_advice(LEASE_ADVICE_RETRY, "57014");	/* statement_timeout */
-	assert_advice(LEASE_ADVICE_RETRY, "40001");	/* serialization failure */
-	assert_advice(LEASE_ADVICE_RETRY, "40P01");	/* deadlock */
-	assert_advice(LEASE_ADVICE_RETRY, "53300");	/* too many connections */
+	assert_advice(LEASE_ADVICE_RETRY, "57014"); /* statement_timeout */
+	assert_advice(LEASE_ADVICE_RETRY, "40001"); /* serialization failure */
+	assert_advice(LEASE_ADVICE_RETRY, "40P01"); /* deadlock */
+	assert_advice(LEASE_ADVICE_RETRY, "53300"); /* too many connections */
 	assert_advice(LEASE_ADVICE_RECONNECT, "57P01"); /* admin shutdown */
 	assert_advice(LEASE_ADVICE_RECONNECT, "57P02"); /* crash shutdown */
 	assert_advice(LEASE_ADVICE_RECONNECT, "57P03"); /* cannot connect now */
-	assert_advice(LEASE_ADVICE_RETRY, "55P03");	/* lock not available */
+	assert_advice(LEASE_ADVICE_RETRY, "55P03"); /* lock not available */
 }
 
 static void advice_for_other_classes(void **state)
@@ -42,20 +42,20 @@ static void advice_for_other_classes(void **state)
 	assert_advice(LEASE_ADVICE_RECONNECT, "08006"); /* connection failure */
 	assert_advice(LEASE_ADVICE_RECONNECT, "08P01"); /* protocol violation */
 	assert_advice(LEASE_ADVICE_RECONNECT, "25006"); /* read-only transaction */
-	assert_advice(LEASE_ADVICE_SPLIT, "22001");	/* string too long */
-	assert_advice(LEASE_ADVICE_SPLIT, "23514");	/* check violation */
-	assert_advice(LEASE_ADVICE_SPLIT, "23001");	/* restrict violation: the guards */
-	assert_advice(LEASE_ADVICE_SPLIT, "P0001");	/* raise exception */
-	assert_advice(LEASE_ADVICE_SPLIT, "54000");	/* program limit exceeded */
-	assert_advice(LEASE_ADVICE_SPLIT, "XX001");	/* data corrupted */
-	assert_advice(LEASE_ADVICE_SPLIT, "XX002");	/* index corrupted */
-	assert_advice(LEASE_ADVICE_RETRY, "XX000");	/* internal error */
-	assert_advice(LEASE_ADVICE_RETRY, "53100");	/* disk full */
-	assert_advice(LEASE_ADVICE_RETRY, "58030");	/* I/O error */
-	assert_advice(LEASE_ADVICE_FIX, "42501");	/* insufficient privilege */
-	assert_advice(LEASE_ADVICE_FIX, "28P01");	/* wrong password */
-	assert_advice(LEASE_ADVICE_FIX, "3D000");	/* no such database */
-	assert_advice(LEASE_ADVICE_FIX, "0A000");	/* not supported */
+	assert_advice(LEASE_ADVICE_SPLIT, "22001"); /* string too long */
+	assert_advice(LEASE_ADVICE_SPLIT, "23514"); /* check violation */
+	assert_advice(LEASE_ADVICE_SPLIT, "23001"); /* restrict violation: the guards */
+	assert_advice(LEASE_ADVICE_SPLIT, "P0001"); /* raise exception */
+	assert_advice(LEASE_ADVICE_SPLIT, "54000"); /* program limit exceeded */
+	assert_advice(LEASE_ADVICE_SPLIT, "XX001"); /* data corrupted */
+	assert_advice(LEASE_ADVICE_SPLIT, "XX002"); /* index corrupted */
+	assert_advice(LEASE_ADVICE_RETRY, "XX000"); /* internal error */
+	assert_advice(LEASE_ADVICE_RETRY, "53100"); /* disk full */
+	assert_advice(LEASE_ADVICE_RETRY, "58030"); /* I/O error */
+	assert_advice(LEASE_ADVICE_FIX, "42501"); /* insufficient privilege */
+	assert_advice(LEASE_ADVICE_FIX, "28P01"); /* wrong password */
+	assert_advice(LEASE_ADVICE_FIX, "3D000"); /* no such database */
+	assert_advice(LEASE_ADVICE_FIX, "0A000"); /* not supported */
 	assert_advice(LEASE_ADVICE_FIX, "");
 }
 
@@ -139,7 +139,8 @@ static void nobody_needs_to_want_the_error(void **state)
 	PGresult *result = PQmakeEmptyPGresult(NULL, PGRES_FATAL_ERROR);
 
 	(void)state;
-	assert_int_equal(lease_error_set(NULL, LEASE_E_MEMORY, "out of %s", "memory"), LEASE_E_MEMORY);
+	assert_int_equal(lease_error_set(NULL, LEASE_E_MEMORY, "out of %s", "memory"),
+			 LEASE_E_MEMORY);
 	assert_int_equal(lease_error_from_connection(NULL, NULL), LEASE_E_CONNECTION);
 	assert_int_equal(lease_error_from_result(NULL, result), LEASE_E_CONNECTION);
 	PQclear(result);
@@ -165,7 +166,11 @@ static bool is_whole_utf8(const char *text)
 {
 	while (*text) {
 		unsigned char lead = (unsigned char)*text++;
-		int more = lead < 0x80 ? 0 : lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : lead >= 0xc0 ? 1 : -1;
+		int more = lead < 0x80    ? 0
+			   : lead >= 0xf0 ? 3
+			   : lead >= 0xe0 ? 2
+			   : lead >= 0xc0 ? 1
+					  : -1;
 
 		if (more < 0)
 			return false;

@@ -49,12 +49,16 @@ static size_t list_named(const struct open_attempt *open, struct named_attempt n
 
 	named[n++] = (struct named_attempt){ 0 };
 	if (open->owner)
-		named[n++] = (struct named_attempt){ true, true, open->owner, LEASE_OUTCOME_NONE, NULL };
+		named[n++] = (struct named_attempt){ true, true, open->owner, LEASE_OUTCOME_NONE,
+						     NULL };
 	for (size_t i = 0; i < 2; i++)
 		for (int o = LEASE_OUTCOME_COMPLETED; o <= LEASE_OUTCOME_LEASE_EXPIRED; o++)
 			for (int suspended = 0; suspended < 2; suspended++)
 				named[n++] = (struct named_attempt){
-					true, false, owners[i], (enum lease_outcome)o,
+					true,
+					false,
+					owners[i],
+					(enum lease_outcome)o,
 					suspended ? LEASE_ERROR_SUSPENDED : NULL,
 				};
 	return n;
@@ -80,9 +84,66 @@ static struct variations variations_of(enum lease_command_kind kind)
 		return (struct variations){ 1, 3, 1, 1 };
 	case COMMAND_RECONCILE:
 		return (struct variations){ 1, 1, 3, 4 };
+	case COMMAND_RECORD_CHECKPOINT:
+	case COMMAND_CHANGE_PLAN:
+		return (struct variations){ 1, 3, 1, 1 };
 	default:
 		return (struct variations){ 1, 1, 1, 1 };
 	}
+}
+
+/* What can be known of a node, as far as it makes a difference to the command. */
+static int count_nodes(enum lease_command_kind kind)
+{
+	return kind == COMMAND_START_NODE          ? 6 * 3
+	       : kind == COMMAND_FINISH_NODE       ? 11 * 2
+	       : kind == COMMAND_RECORD_CHECKPOINT ? 2
+						   : 1;
+}
+
+static void vary_node(int i, struct lease_facts *facts, struct lease_command *command)
+{
+	switch (command->kind) {
+	case COMMAND_START_NODE:
+		facts->node.last_execution_no = i % 6 ? 2 : 0;
+		facts->node.state = (enum lease_execution_status)(i % 6 ? i % 6 - 1 : 0);
+		facts->node.operation_found = i / 6 > 0;
+		facts->node.operation_here = i / 6 > 1;
+		command->operation_id = "operation";
+		break;
+	case COMMAND_FINISH_NODE:
+		command->execution_no = 2;
+		command->execution_status = i % 2 ? LEASE_EXECUTION_SUCCEEDED
+						  : LEASE_EXECUTION_FAILED;
+		if (i / 2 == 0)
+			break;
+		facts->node.named_execution_no = 2;
+		facts->node.named_run_attempt_no = (i / 2 - 1) / 5 ? 3 : 2;
+		facts->node.named_status = (enum lease_execution_status)((i / 2 - 1) % 5);
+		break;
+	case COMMAND_RECORD_CHECKPOINT:
+		command->checkpoint_id = "checkpoint";
+		facts->checkpoint_id = i ? "checkpoint" : NULL;
+		break;
+	default:
+		break;
+	}
+}
+
+static bool is_by_token(int kind)
+{
+	return kind == COMMAND_RENEW || kind == COMMAND_RELEASE || kind == COMMAND_SUSPEND ||
+	       kind == COMMAND_FINISH || kind >= COMMAND_START_NODE;
+}
+
+static void decide_and_check(const struct lease_facts *facts, const struct lease_command *command,
+			     check_decision *check)
+{
+	struct lease_decision decision;
+
+	memset(&decision, 0x5a, sizeof(decision));
+	lease_decide(facts, command, &decision);
+	check(facts, command, &decision);
 }
 
 static void each_command(const struct lease_facts *facts, check_decision *check)
@@ -91,8 +152,7 @@ static void each_command(const struct lease_facts *facts, check_decision *check)
 
 	for (int kind = 0; kind < N_COMMANDS; kind++) {
 		struct variations n = variations_of((enum lease_command_kind)kind);
-		bool token = kind == COMMAND_RENEW || kind == COMMAND_RELEASE ||
-			     kind == COMMAND_SUSPEND || kind == COMMAND_FINISH;
+		bool token = is_by_token(kind);
 
 		for (int i = 0; i < n.statuses * n.versions * n.policies * n.losses; i++) {
 			struct lease_command command = {
@@ -110,11 +170,13 @@ static void each_command(const struct lease_facts *facts, check_decision *check)
 				.error_code = "code",
 				.error_message = "message",
 			};
-			struct lease_decision decision;
 
-			memset(&decision, 0x5a, sizeof(decision));
-			lease_decide(facts, &command, &decision);
-			check(facts, &command, &decision);
+			for (int k = 0; k < count_nodes(command.kind); k++) {
+				struct lease_facts varied = *facts;
+
+				vary_node(k, &varied, &command);
+				decide_and_check(&varied, &command, check);
+			}
 		}
 	}
 }
@@ -226,17 +288,15 @@ static bool keeps_closed(const struct lease_facts *f, const struct lease_command
 	return IMPLIES(lease_run_status_is_terminal(f->status), !d->move && d->to == f->status) &&
 	       IMPLIES(closes_open_one(d) || d->step == ATTEMPT_REFRESH, has_open(f)) &&
 	       IMPLIES(d->step == ATTEMPT_CLOSE || d->step == ATTEMPT_REFRESH,
-		       f->open.attempt_no == f->named.attempt_no || c->kind == COMMAND_MARK_RUNNING);
+		       f->open.attempt_no == f->named.attempt_no ||
+			       c->kind == COMMAND_MARK_RUNNING);
 }
 
 static bool needs_the_lease(const struct lease_facts *f, const struct lease_command *c,
 			    const struct lease_decision *d)
 {
-	bool by_token = c->kind == COMMAND_RENEW || c->kind == COMMAND_RELEASE ||
-			c->kind == COMMAND_SUSPEND || c->kind == COMMAND_FINISH;
-
-	return IMPLIES(by_token && applies(d), is_own(f) && !is_over(f) &&
-						       f->open.attempt_no == c->attempt_no) &&
+	return IMPLIES(is_by_token(c->kind) && applies(d),
+		       is_own(f) && !is_over(f) && f->open.attempt_no == c->attempt_no) &&
 	       IMPLIES(d->step == ATTEMPT_REFRESH || d->step == ATTEMPT_CLOSE,
 		       is_own(f) && !is_over(f));
 }
@@ -297,15 +357,24 @@ static bool was_done_before(const struct lease_facts *f, const struct lease_comm
 	switch (c->kind) {
 	case COMMAND_MARK_RUNNING:
 	case COMMAND_RENEW:
+	case COMMAND_START_NODE:
+	case COMMAND_CHANGE_PLAN:
 	case N_COMMANDS:
 		return false;
+	case COMMAND_FINISH_NODE:
+		return own && f->node.named_execution_no == c->execution_no &&
+		       f->node.named_run_attempt_no == c->attempt_no &&
+		       f->node.named_status == c->execution_status;
+	case COMMAND_RECORD_CHECKPOINT:
+		return own && f->checkpoint_id && strcmp(f->checkpoint_id, c->checkpoint_id) == 0;
 	case COMMAND_RELEASE:
 		return own && f->named.outcome == LEASE_OUTCOME_RETRY_RELEASED;
 	case COMMAND_SUSPEND:
 		return own && f->named.outcome == LEASE_OUTCOME_INTERRUPTED && suspended;
 	case COMMAND_FINISH:
 		return own && !suspended &&
-		       strcmp(lease_outcome_name(f->named.outcome), lease_run_status_name(c->to)) == 0;
+		       strcmp(lease_outcome_name(f->named.outcome), lease_run_status_name(c->to)) ==
+			       0;
 	case COMMAND_RESUME:
 		return f->status == LEASE_RUN_PENDING;
 	case COMMAND_GIVE_UP:
@@ -337,11 +406,14 @@ static bool is_unchanged_only_when_done(const struct lease_facts *f, const struc
 static bool says_which_refusal(const struct lease_facts *f, const struct lease_command *c,
 			       const struct lease_decision *d)
 {
-	(void)c;
+	bool missing = !f->found ||
+		       (c->kind == COMMAND_FINISH_NODE && f->node.named_execution_no == 0);
+
 	if (d->verdict != VERDICT_REFUSE)
 		return f->found && d->refusal == 0;
 	return d->refusal >= LEASE_NOT_FOUND && d->refusal <= LEASE_ILLEGAL &&
-	       (d->refusal == LEASE_NOT_FOUND) == !f->found;
+	       IMPLIES(d->refusal == LEASE_NOT_FOUND, missing) &&
+	       IMPLIES(!f->found, d->refusal == LEASE_NOT_FOUND);
 }
 
 /* A run that leaves running has no open attempt afterwards, and a terminal one never has. */
@@ -350,7 +422,8 @@ static bool leaves_no_attempt_behind(const struct lease_facts *f, const struct l
 {
 	(void)c;
 	return IMPLIES(d->move && has_open(f) &&
-			       (f->status == LEASE_RUN_RUNNING || lease_run_status_is_terminal(d->to)),
+			       (f->status == LEASE_RUN_RUNNING ||
+				lease_run_status_is_terminal(d->to)),
 		       d->step == ATTEMPT_CLOSE || d->step == ATTEMPT_CLOSE_LOST) &&
 	       IMPLIES(d->move, d->to != f->status) &&
 	       IMPLIES(d->move && d->to == LEASE_RUN_RUNNING,
@@ -367,6 +440,7 @@ static bool heeds_cancel(const struct lease_facts *f, const struct lease_command
 		return d->step == ATTEMPT_REFRESH;
 	case COMMAND_RELEASE:
 	case COMMAND_SUSPEND:
+	case COMMAND_START_NODE:
 		return false;
 	case COMMAND_FINISH:
 		return c->to == LEASE_RUN_CANCELLED;
@@ -393,6 +467,24 @@ static bool claims_only_what_is_due(const struct lease_facts *f, const struct le
 	       IMPLIES(opens, f->status == LEASE_RUN_PENDING || f->status == LEASE_RUN_RUNNING);
 }
 
+/* A node has one open execution, an operation one node, and what succeeded is not done again. */
+static bool executes_once(const struct lease_facts *f, const struct lease_command *c,
+			  const struct lease_decision *d)
+{
+	bool executed = f->node.last_execution_no > 0;
+
+	return IMPLIES(d->step == EXECUTION_OPEN,
+		       c->kind == COMMAND_START_NODE &&
+			       !(executed && (f->node.state == LEASE_EXECUTION_RUNNING ||
+					      f->node.state == LEASE_EXECUTION_SUCCEEDED)) &&
+			       !(f->node.operation_found && !f->node.operation_here)) &&
+	       IMPLIES(d->step == EXECUTION_CLOSE,
+		       c->kind == COMMAND_FINISH_NODE && f->node.named_execution_no > 0 &&
+			       f->node.named_run_attempt_no == c->attempt_no &&
+			       f->node.named_status == LEASE_EXECUTION_RUNNING) &&
+	       IMPLIES(d->step >= EXECUTION_OPEN, !d->move && f->status == LEASE_RUN_RUNNING);
+}
+
 /* Error codes go to a run only when it ends, and to an attempt only when it closes. */
 static bool says_why_only_at_the_end(const struct lease_facts *f, const struct lease_command *c,
 				     const struct lease_decision *d)
@@ -409,20 +501,21 @@ static bool says_why_only_at_the_end(const struct lease_facts *f, const struct l
 				     strcmp(d->attempt_error_code, LEASE_ERROR_WORKER_LOST) == 0);
 }
 
-#define INVARIANTS(X)                     \
-	X(finds_a_row)                    \
-	X(opens_no_second)                \
-	X(keeps_closed)                   \
-	X(needs_the_lease)                \
-	X(spares_valid_leases)            \
-	X(puts_cancel_and_deadline_first) \
-	X(counts_losses)                  \
-	X(is_unchanged_only_when_done)    \
-	X(says_which_refusal)             \
-	X(leaves_no_attempt_behind)       \
-	X(heeds_cancel)                   \
-	X(heeds_versions)                 \
-	X(claims_only_what_is_due)        \
+#define INVARIANTS(X)                                                                              \
+	X(finds_a_row)                                                                             \
+	X(opens_no_second)                                                                         \
+	X(keeps_closed)                                                                            \
+	X(needs_the_lease)                                                                         \
+	X(spares_valid_leases)                                                                     \
+	X(puts_cancel_and_deadline_first)                                                          \
+	X(counts_losses)                                                                           \
+	X(is_unchanged_only_when_done)                                                             \
+	X(says_which_refusal)                                                                      \
+	X(leaves_no_attempt_behind)                                                                \
+	X(heeds_cancel)                                                                            \
+	X(heeds_versions)                                                                          \
+	X(claims_only_what_is_due)                                                                 \
+	X(executes_once)                                                                           \
 	X(says_why_only_at_the_end)
 
 #define INVARIANT_NUMBER(name) NUMBER_##name,
@@ -502,15 +595,14 @@ static void always(int number)
 		return;
 	print_case(&pass.broken[number].facts, &pass.broken[number].command,
 		   &pass.broken[number].decision);
-	fail_msg("broken by %ld of %ld combinations", pass.broken[number].count,
-		 pass.combinations);
+	fail_msg("broken by %ld of %ld combinations", pass.broken[number].count, pass.combinations);
 }
 
-#define INVARIANT_TEST(name)                    \
-	static void always_##name(void **state) \
-	{                                       \
-		(void)state;                    \
-		always(NUMBER_##name);          \
+#define INVARIANT_TEST(name)                                                                       \
+	static void always_##name(void **state)                                                    \
+	{                                                                                          \
+		(void)state;                                                                       \
+		always(NUMBER_##name);                                                             \
 	}
 INVARIANTS(INVARIANT_TEST)
 
@@ -542,7 +634,7 @@ struct expectation {
 	int open;
 	int named;
 	enum lease_outcome outcome; /* of the closed attempt that is named */
-	bool suspended;		    /* its error_code */
+	bool suspended; /* its error_code */
 	bool missing, cancel, owner_closed;
 	int64_t deadline, not_before; /* 0: none */
 	int32_t losses;
@@ -555,7 +647,7 @@ struct expectation {
 	/* expected: a refusal, or unchanged, or a step and where the run goes */
 	enum lease_refusal refusal;
 	bool unchanged;
-	enum lease_attempt_step step;
+	enum lease_step step;
 	enum lease_run_status becomes; /* given status: it stays */
 	enum lease_outcome closes_as;
 	const char *attempt_code, *run_code;
@@ -575,21 +667,26 @@ struct expectation {
 #define RELEASE(from, attempt) .status = from, .open = attempt, .kind = COMMAND_RELEASE
 #define SUSPEND(from, attempt) .status = from, .open = attempt, .kind = COMMAND_SUSPEND
 #define RESUME(from) .status = from, .kind = COMMAND_RESUME
-#define FINISH(from, attempt, word) .status = from, .open = attempt, .kind = COMMAND_FINISH, .to = word
-#define GIVE_UP(from, attempt) .status = from, .open = attempt, .kind = COMMAND_GIVE_UP, .to = FAILED
+#define FINISH(from, attempt, word)                                                                \
+	.status = from, .open = attempt, .kind = COMMAND_FINISH, .to = word
+#define GIVE_UP(from, attempt)                                                                     \
+	.status = from, .open = attempt, .kind = COMMAND_GIVE_UP, .to = FAILED
 #define CANCEL(from, attempt) .status = from, .open = attempt, .kind = COMMAND_REQUEST_CANCEL
 #define SWEEP(from, attempt) .status = from, .open = attempt, .kind = COMMAND_RECONCILE
 
 #define REFUSED(why) .refusal = LEASE_##why
 #define UNCHANGED .unchanged = true
 #define OPENS .step = ATTEMPT_OPEN, .becomes = RUNNING
-#define TAKES_OVER .step = ATTEMPT_TAKE_OVER, .becomes = RUNNING, \
-	.closes_as = LEASE_OUTCOME_LEASE_EXPIRED, .attempt_code = "worker_lease_expired"
+#define TAKES_OVER                                                                                 \
+	.step = ATTEMPT_TAKE_OVER, .becomes = RUNNING, .closes_as = LEASE_OUTCOME_LEASE_EXPIRED,   \
+	.attempt_code = "worker_lease_expired"
 #define REFRESHES(status) .step = ATTEMPT_REFRESH, .becomes = status
-#define CLOSES(status, word, code) .step = ATTEMPT_CLOSE, .becomes = status, \
-	.closes_as = LEASE_OUTCOME_##word, .attempt_code = code
-#define CLOSES_LOST(status) .step = ATTEMPT_CLOSE_LOST, .becomes = status, \
-	.closes_as = LEASE_OUTCOME_LEASE_EXPIRED, .attempt_code = "worker_lease_expired"
+#define CLOSES(status, word, code)                                                                 \
+	.step = ATTEMPT_CLOSE, .becomes = status, .closes_as = LEASE_OUTCOME_##word,               \
+	.attempt_code = code
+#define CLOSES_LOST(status)                                                                        \
+	.step = ATTEMPT_CLOSE_LOST, .becomes = status, .closes_as = LEASE_OUTCOME_LEASE_EXPIRED,   \
+	.attempt_code = "worker_lease_expired"
 #define MOVES(status) .step = ATTEMPT_KEEP, .becomes = status
 #define BOTH(code) .run_code = code
 
@@ -761,8 +858,8 @@ static struct lease_facts facts_of(const struct expectation *e)
 	if (e->open != NO_ATTEMPT) {
 		facts.open.attempt_no = 3;
 		facts.open.owner = e->open == OWN_VALID || e->open == OWN_OVER ? OWN : OTHER;
-		facts.open.lease_expires_at =
-			e->open == OWN_VALID || e->open == OTHER_VALID ? AHEAD : NOW;
+		facts.open.lease_expires_at = e->open == OWN_VALID || e->open == OTHER_VALID ? AHEAD
+											     : NOW;
 	}
 	switch (e->named) {
 	case NAMES_OPEN:
@@ -811,7 +908,8 @@ static void check_expectation(void **state)
 	if (e->kind == COMMAND_REQUEST_CANCEL || e->kind == COMMAND_RECONCILE)
 		command.error_code = command.error_message = NULL;
 	lease_decide(&facts, &command, &d);
-	assert_string_equal(lease_refusal_name((int)e->refusal), lease_refusal_name((int)d.refusal));
+	assert_string_equal(lease_refusal_name((int)e->refusal),
+			    lease_refusal_name((int)d.refusal));
 	assert_int_equal(e->refusal     ? VERDICT_REFUSE
 			 : e->unchanged ? VERDICT_UNCHANGED
 					: VERDICT_APPLY,
@@ -820,26 +918,151 @@ static void check_expectation(void **state)
 	assert_int_equal(moves, d.move);
 	if (!e->refusal && !e->unchanged)
 		assert_string_equal(lease_run_status_name(e->becomes), lease_run_status_name(d.to));
-	if (e->step == ATTEMPT_CLOSE || e->step == ATTEMPT_CLOSE_LOST || e->step == ATTEMPT_TAKE_OVER)
-		assert_string_equal(lease_outcome_name(e->closes_as), lease_outcome_name(d.outcome));
+	if (e->step == ATTEMPT_CLOSE || e->step == ATTEMPT_CLOSE_LOST ||
+	    e->step == ATTEMPT_TAKE_OVER)
+		assert_string_equal(lease_outcome_name(e->closes_as),
+				    lease_outcome_name(d.outcome));
 	assert_text(e->attempt_code, d.attempt_error_code);
 	assert_text(e->run_code, d.run_error_code);
 	assert_int_equal(d.delay, e->kind == COMMAND_RELEASE && moves ? 9 : 0);
+}
+
+/* -- steps of a run: what the design says of nodes, operations, checkpoints and plans ----------- */
+
+enum node_state { NEVER, EXECUTING, DONE, FAILED_ONCE, LOST_ONCE };
+
+struct step_expectation {
+	const char *name;
+	enum lease_command_kind kind;
+	enum lease_run_status status;
+	int open, named; /* as above */
+	bool cancel;
+	enum node_state node;
+	bool operation_elsewhere;
+	/* the execution that finish_node names */
+	int32_t execution_of; /* its run attempt; 0: there is none */
+	enum lease_execution_status was, becomes;
+	int64_t version; /* expected */
+	bool is_current_checkpoint;
+	enum lease_refusal refusal;
+	bool unchanged;
+	enum lease_step step;
+};
+
+#define START .kind = COMMAND_START_NODE, .status = RUNNING, .open = OWN_VALID
+#define FINISH_AS(word)                                                                            \
+	.kind = COMMAND_FINISH_NODE, .status = RUNNING, .open = OWN_VALID,                         \
+	.becomes = LEASE_EXECUTION_##word
+#define CHECKPOINT .kind = COMMAND_RECORD_CHECKPOINT, .status = RUNNING, .open = OWN_VALID
+#define PLAN .kind = COMMAND_CHANGE_PLAN, .status = RUNNING, .open = OWN_VALID
+
+/* clang-format off */
+static const struct step_expectation step_expectations[] = {
+	{ "start_node: never executed", START, .step = EXECUTION_OPEN },
+	{ "start_node: again after a failure", START, .node = FAILED_ONCE, .step = EXECUTION_OPEN },
+	{ "start_node: again after a loss", START, .node = LOST_ONCE, .step = EXECUTION_OPEN },
+	{ "start_node: one execution is open", START, .node = EXECUTING, REFUSED(HELD) },
+	{ "start_node: it has succeeded", START, .node = DONE, REFUSED(TERMINAL) },
+	{ "start_node: the operation is another node's", START, .operation_elsewhere = true, REFUSED(OPERATION_CONFLICT) },
+	{ "start_node: a cancel is requested", START, .cancel = true, REFUSED(CANCEL_REQUESTED) },
+	{ "start_node: the lease is over", .kind = COMMAND_START_NODE, .status = RUNNING, .open = OWN_OVER, REFUSED(EXPIRED) },
+	{ "start_node: another's token", .kind = COMMAND_START_NODE, .status = RUNNING, .open = OTHER_VALID, .named = NAMES_OTHERS, REFUSED(NOT_OWNER) },
+	{ "start_node: the run has ended", .kind = COMMAND_START_NODE, .status = COMPLETED, .named = NAMES_CLOSED, REFUSED(TERMINAL) },
+	{ "start_node: taken over by another", .kind = COMMAND_START_NODE, .status = RUNNING, .open = OTHER_VALID, .named = NAMES_CLOSED, REFUSED(EXPIRED) },
+	{ "finish_node: open", FINISH_AS(SUCCEEDED), .execution_of = 3, .step = EXECUTION_CLOSE },
+	{ "finish_node: failed", FINISH_AS(FAILED), .execution_of = 3, .step = EXECUTION_CLOSE },
+	{ "finish_node: while a cancel is requested", FINISH_AS(SUCCEEDED), .cancel = true, .execution_of = 3, .step = EXECUTION_CLOSE },
+	{ "finish_node: the same again", FINISH_AS(SUCCEEDED), .execution_of = 3, .was = LEASE_EXECUTION_SUCCEEDED, UNCHANGED },
+	{ "finish_node: closed otherwise", FINISH_AS(SUCCEEDED), .execution_of = 3, .was = LEASE_EXECUTION_FAILED, REFUSED(EXPIRED) },
+	{ "finish_node: no such execution", FINISH_AS(SUCCEEDED), REFUSED(NOT_FOUND) },
+	{ "finish_node: another attempt's", FINISH_AS(SUCCEEDED), .execution_of = 2, REFUSED(NOT_OWNER) },
+	{ "finish_node: the lease is over", .kind = COMMAND_FINISH_NODE, .status = RUNNING, .open = OWN_OVER, .becomes = LEASE_EXECUTION_SUCCEEDED, .execution_of = 3, REFUSED(EXPIRED) },
+	{ "record_checkpoint: expected version", CHECKPOINT, .version = VERSION, .step = CHECKPOINT_RECORD },
+	{ "record_checkpoint: stale version", CHECKPOINT, .version = VERSION - 1, REFUSED(STALE_VERSION) },
+	{ "record_checkpoint: the same again", CHECKPOINT, .version = VERSION - 1, .is_current_checkpoint = true, UNCHANGED },
+	{ "record_checkpoint: the lease is over", .kind = COMMAND_RECORD_CHECKPOINT, .status = RUNNING, .open = OWN_OVER, .version = VERSION, REFUSED(EXPIRED) },
+	{ "change_plan: expected version", PLAN, .version = VERSION, .step = PLAN_CHANGE },
+	{ "change_plan: stale version", PLAN, .version = VERSION + 1, REFUSED(STALE_VERSION) },
+	{ "change_plan: another's token", .kind = COMMAND_CHANGE_PLAN, .status = RUNNING, .open = OTHER_VALID, .named = NAMES_OTHERS, .version = VERSION, REFUSED(NOT_OWNER) },
+};
+/* clang-format on */
+
+static struct lease_facts step_facts(const struct step_expectation *e)
+{
+	static const enum lease_execution_status states[] = {
+		[NEVER] = LEASE_EXECUTION_RUNNING,           [EXECUTING] = LEASE_EXECUTION_RUNNING,
+		[DONE] = LEASE_EXECUTION_SUCCEEDED,          [FAILED_ONCE] = LEASE_EXECUTION_FAILED,
+		[LOST_ONCE] = LEASE_EXECUTION_LEASE_EXPIRED,
+	};
+	const struct expectation run = {
+		.status = e->status,
+		.open = e->open,
+		.named = e->named,
+		.outcome = LEASE_OUTCOME_COMPLETED,
+		.cancel = e->cancel,
+	};
+	struct lease_facts facts = facts_of(&run);
+
+	facts.node.last_execution_no = e->node == NEVER ? 0 : 2;
+	facts.node.state = states[e->node];
+	facts.node.operation_found = e->operation_elsewhere;
+	facts.node.named_execution_no = e->execution_of ? 2 : 0;
+	facts.node.named_run_attempt_no = e->execution_of;
+	facts.node.named_status = e->was;
+	facts.checkpoint_id = e->is_current_checkpoint ? "checkpoint" : "older";
+	return facts;
+}
+
+static void check_step(void **state)
+{
+	const struct step_expectation *e = *state;
+	struct lease_facts facts = step_facts(e);
+	struct lease_command command = {
+		.kind = e->kind,
+		.run_id = "run",
+		.attempt_no = 3,
+		.owner = OWN,
+		.node_id = "node",
+		.operation_id = e->kind == COMMAND_START_NODE ? "operation" : NULL,
+		.execution_no = 2,
+		.execution_status = e->becomes,
+		.checkpoint_id = "checkpoint",
+		.expected_version = e->version,
+	};
+	struct lease_decision d;
+
+	lease_decide(&facts, &command, &d);
+	assert_string_equal(lease_refusal_name((int)e->refusal),
+			    lease_refusal_name((int)d.refusal));
+	assert_int_equal(e->refusal     ? VERDICT_REFUSE
+			 : e->unchanged ? VERDICT_UNCHANGED
+					: VERDICT_APPLY,
+			 d.verdict);
+	assert_int_equal(e->step, d.step);
+	assert_false(d.move);
 }
 
 /* -- words ------------------------------------------------------------------------------------ */
 
 static void words_are_the_tables(void **state)
 {
-	static const char *const statuses[] = { "pending",   "running", "waiting",    "completed",
-						"failed", "cancelled", "interrupted" };
-	static const char *const outcomes[] = { "open",	     "completed",   "failed",
-						"cancelled", "interrupted", "retry_released",
+	static const char *const statuses[] = { "pending", "running",   "waiting",    "completed",
+						"failed",  "cancelled", "interrupted" };
+	static const char *const outcomes[] = { "open",         "completed",   "failed",
+						"cancelled",    "interrupted", "retry_released",
 						"lease_expired" };
 	static const char *const policies[] = { "record", "fail", "requeue" };
-	static const char *const refusals[] = { "granted", "not_found", "held", "not_owner",
-						"expired", "terminal", "cancel_requested", "deadline",
-						"not_before", "stale_version", "operation_conflict",
+	static const char *const refusals[] = { "granted",
+						"not_found",
+						"held",
+						"not_owner",
+						"expired",
+						"terminal",
+						"cancel_requested",
+						"deadline",
+						"not_before",
+						"stale_version",
+						"operation_conflict",
 						"illegal" };
 
 	(void)state;
@@ -866,7 +1089,7 @@ static void unknown_words_are_told(void **state)
 {
 	(void)state;
 	assert_string_equal(lease_run_status_name((enum lease_run_status)99), "?");
-	assert_string_equal(lease_run_status_name((enum lease_run_status)-1), "?");
+	assert_string_equal(lease_run_status_name((enum lease_run_status) - 1), "?");
 	assert_string_equal(lease_outcome_name((enum lease_outcome)7), "?");
 	assert_string_equal(lease_policy_name((enum lease_policy)3), "?");
 	assert_string_equal(lease_refusal_name(12), "?");
@@ -899,7 +1122,8 @@ int main(void)
 		cmocka_unit_test(unknown_words_are_told),
 		cmocka_unit_test(every_guard_has_a_text),
 	};
-	struct CMUnitTest tests[LENGTH(fixed) + LENGTH(expectations)];
+	struct CMUnitTest tests[LENGTH(fixed) + LENGTH(expectations) + LENGTH(step_expectations)];
+	struct CMUnitTest *steps = tests + LENGTH(fixed) + LENGTH(expectations);
 
 	memcpy(tests, fixed, sizeof(fixed));
 	for (size_t i = 0; i < LENGTH(expectations); i++)
@@ -907,6 +1131,12 @@ int main(void)
 			.name = expectations[i].name,
 			.test_func = check_expectation,
 			.initial_state = (void *)(uintptr_t)&expectations[i],
+		};
+	for (size_t i = 0; i < LENGTH(step_expectations); i++)
+		steps[i] = (struct CMUnitTest){
+			.name = step_expectations[i].name,
+			.test_func = check_step,
+			.initial_state = (void *)(uintptr_t)&step_expectations[i],
 		};
 	return cmocka_run_group_tests_name("machine", tests, pass_over_all, forget_pass);
 }

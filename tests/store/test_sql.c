@@ -1,0 +1,275 @@
+/*
+ * The statements of lib/sql, one file each: the server takes every one as it stands, and with a
+ * large history behind it reaches its rows by the index that is meant for it, whether the plan
+ * knows the parameters or not.
+ */
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "scenario.h"
+#include "sql.h"
+
+/* What the plan of a file must name. Every other file must only leave the tables' heaps alone. */
+struct plan {
+	const char *file;
+	const char *indexes[3];
+	const char *alternative; /* serves as well as the first index */
+};
+
+#define OPEN "run_attempts_open_idx"
+#define KEY "run_attempts_pkey"
+
+static const struct plan plans[] = {
+	{ "submit", { "runs_pkey" }, NULL },
+	{ "lock_runs", { "runs_pkey" }, NULL },
+	{ "lock_runs_skip", { "runs_pkey" }, NULL },
+	{ "lock_next", { "runs_pending_idx" }, NULL },
+	{ "lock_next_running", { "runs_running_idx", OPEN }, NULL },
+	{ "look", { KEY, "runs_pkey" }, NULL },
+	{ "close_and_move", { OPEN, "runs_pkey" }, KEY },
+	{ "open_attempts", { OPEN, "runs_pkey" }, NULL },
+	{ "mark_cancel", { OPEN, "runs_pkey" }, NULL },
+	{ "renew", { OPEN }, KEY },
+	{ "renew_many", { OPEN }, KEY },
+	{ "read_run", { "runs_pkey" }, NULL },
+	{ "read_attempts", { KEY }, NULL },
+	{ "read_status", { OPEN, "runs_pending_idx", "runs_running_idx" }, NULL },
+	{ "scan_page", { OPEN }, NULL },
+	{ "scan_orphans", { "runs_running_idx", OPEN }, NULL },
+	{ "scan_deadlines", { "runs_deadline_idx" }, NULL },
+};
+
+/* Statements that write or lock are sent with settings.sql, the others with settings_scan.sql. */
+static const char *const reading[] = { "read_", "scan_", "events_", "open_window" };
+
+/* A file as the library embeds it: no comment lines, no semicolon at the end. */
+static char *statement_of(const char *name)
+{
+	char path[128], *file, *text, *to, *end;
+
+	snprintf(path, sizeof(path), "lib/sql/%s.sql", name);
+	file = test_source(path);
+	text = read_file(file);
+	free(file);
+	to = text;
+	for (char *line = text; *line;) {
+		char *next = strchr(line, '\n');
+		size_t length = next ? (size_t)(next - line) + 1 : strlen(line);
+
+		if (strncmp(line + strspn(line, " \t"), "--", 2) != 0) {
+			memmove(to, line, length);
+			to += length;
+		}
+		line += length;
+	}
+	*to = '\0';
+	end = text + strlen(text);
+	while (end > text && strchr(" \n;", end[-1]))
+		*--end = '\0';
+	return text;
+}
+
+static void each_file(void (*use)(void *arg, const char *name), void *arg)
+{
+	char *folder = test_source("lib/sql");
+	DIR *dir = opendir(folder);
+	const struct dirent *entry;
+
+	assert_non_null(dir);
+	while ((entry = readdir(dir))) {
+		char name[64];
+
+		if (sscanf(entry->d_name, "%63[a-z_].sql", name) == 1 &&
+		    strchr(entry->d_name, '.') && strcmp(strchr(entry->d_name, '.'), ".sql") == 0)
+			use(arg, name);
+	}
+	closedir(dir);
+	free(folder);
+}
+
+static void prepare_file(void *arg, const char *name)
+{
+	struct scenario *s = arg;
+	char *text = statement_of(name);
+
+	if (strncmp(text, "BEGIN", 5) == 0)
+		sql(s->admin, "%s; ROLLBACK", text);
+	else
+		sql(s->admin, "PREPARE %s AS %s", name, text);
+	free(text);
+}
+
+static void every_file_is_one_statement_that_the_server_takes(void **state)
+{
+	struct scenario *s = *state;
+
+	each_file(prepare_file, s);
+	assert_sql(s->admin, "t", "select count(*) > 15 from pg_prepared_statements");
+}
+
+/* -- plans ------------------------------------------------------------------------------------------ */
+
+/* 20,000 runs that ended, with an attempt each, and some hundreds in every other state. */
+static void load(struct scenario *s)
+{
+	sql(s->admin,
+	    "insert into lease.runs (run_id, status, deadline_at) "
+	    "select 'r' || to_char(i, 'FM00000'), 'running', clock_timestamp() + interval '1 day' "
+	    "from generate_series(1, 20000) i; "
+	    "insert into lease.run_attempts (run_id, attempt_no, owner, lease_expires_at) "
+	    "select run_id, 1, 'w', clock_timestamp() from lease.runs; "
+	    "update lease.run_attempts set finished_at = clock_timestamp(), outcome = 'completed'; "
+	    "update lease.runs set status = 'completed', state_version = 2, "
+	    "finished_at = clock_timestamp(); "
+	    "insert into lease.runs (run_id, status) select 'open' || i, 'running' "
+	    "from generate_series(1, 300) i; "
+	    "insert into lease.run_attempts (run_id, attempt_no, owner, lease_expires_at) "
+	    "select run_id, 1, 'w', clock_timestamp() + interval '1 h' "
+	    "from lease.runs where status = 'running'; "
+	    "insert into lease.runs (run_id, status, deadline_at) "
+	    "select 'idle' || i, case when i %% 2 = 0 then 'pending' else 'waiting' end, "
+	    "case when i %% 3 = 0 then clock_timestamp() + interval '1 min' end "
+	    "from generate_series(1, 600) i");
+	sql(s->admin, "vacuum analyze lease.runs");
+	sql(s->admin, "vacuum analyze lease.run_attempts");
+}
+
+/* A value for each parameter, by its type: what it says does not matter to a plan. */
+static char *arguments_of(struct scenario *s, const char *name)
+{
+	return sql_text(
+		s->admin,
+		"select coalesce('(' || string_agg(case p "
+		"when 'text' then $$'r00010'$$ when 'text[]' then $$array['r00010','r00011','open1']$$ "
+		"when 'boolean' then 'true' when 'integer' then '1' when 'bigint' then '100' "
+		"when 'integer[]' then 'array[1,1,1]' when 'bigint[]' then 'array[1,1,1]' "
+		"when 'boolean[]' then 'array[true,true,true]' else 'null' end, ', ') || ')', '') "
+		"from pg_prepared_statements, unnest(parameter_types::text[]) p where name = '%s'",
+		name);
+}
+
+static char *explain(struct scenario *s, const char *name)
+{
+	char *arguments = arguments_of(s, name), *query = NULL, *text = calloc(1, 1 << 17);
+	PGresult *result;
+
+	if (asprintf(&query, "explain (costs off) execute %s%s", name, arguments) < 0 || !text)
+		fail_msg("out of memory");
+	result = PQexec(s->admin, query);
+	if (PQresultStatus(result) != PGRES_TUPLES_OK)
+		fail_msg("%s: %s", query, PQresultErrorMessage(result));
+	for (int i = 0; i < PQntuples(result) && strlen(text) < 1 << 16; i++) {
+		strcat(text, PQgetvalue(result, i, 0));
+		strcat(text, "\n");
+	}
+	PQclear(result);
+	free(query);
+	free(arguments);
+	return text;
+}
+
+static bool names_indexes(const char *text, const struct plan *plan)
+{
+	for (size_t i = 0; i < LENGTH(plan->indexes) && plan->indexes[i]; i++)
+		if (!strstr(text, plan->indexes[i]) &&
+		    !(i == 0 && plan->alternative && strstr(text, plan->alternative)))
+			return false;
+	return true;
+}
+
+static void check_plan(struct scenario *s, const char *name, const char *mode)
+{
+	char *text = explain(s, name);
+	bool good = !strstr(text, "Seq Scan on runs") && !strstr(text, "Seq Scan on run_attempts");
+
+	for (size_t i = 0; i < LENGTH(plans); i++)
+		if (strcmp(plans[i].file, name) == 0)
+			good = good && names_indexes(text, &plans[i]);
+	if (!good)
+		fail_msg("lib/sql/%s.sql, %s:\n%s", name, mode, text);
+	free(text);
+}
+
+static bool reads_only(const char *name)
+{
+	for (size_t i = 0; i < LENGTH(reading); i++)
+		if (strncmp(name, reading[i], strlen(reading[i])) == 0)
+			return true;
+	return false;
+}
+
+/* Under the settings that it is sent with; the first two are timeouts. */
+static void check_file(void *arg, const char *name)
+{
+	static const char *const modes[] = { "force_generic_plan", "force_custom_plan" };
+	struct scenario *s = arg;
+	const char *settings = reads_only(name) ? "settings_scan" : "settings";
+	char *arguments;
+
+	if (strncmp(name, "begin", 5) == 0 || strncmp(name, "settings", 8) == 0)
+		return;
+	for (size_t mode = 0; mode < LENGTH(modes); mode++) {
+		sql(s->admin, "begin");
+		arguments = sql_text(
+			s->admin,
+			"select string_agg(case when i <= 2 then $$'10000'$$ else $$'off'$$ end, ',') "
+			"from pg_prepared_statements, "
+			"generate_series(1, cardinality(parameter_types)) i where name = '%s'",
+			settings);
+		sql(s->admin, "set local plan_cache_mode = %s; execute %s(%s)", modes[mode],
+		    settings, arguments);
+		check_plan(s, name, modes[mode]);
+		sql(s->admin, "rollback");
+		free(arguments);
+	}
+}
+
+static void every_statement_uses_its_index(void **state)
+{
+	struct scenario *s = *state;
+
+	load(s);
+	each_file(prepare_file, s);
+	each_file(check_file, s);
+	/* and every file that is named here is there */
+	for (size_t i = 0; i < LENGTH(plans); i++)
+		assert_sql(s->admin, "1",
+			   "select count(*) from pg_prepared_statements where name = '%s'",
+			   plans[i].file);
+}
+
+/* A renewal has no transaction of its own, so its plan must be good under any settings. */
+static void a_renewal_uses_its_index_under_the_servers_own_settings(void **state)
+{
+	struct scenario *s = *state;
+
+	load(s);
+	each_file(prepare_file, s);
+	check_plan(s, "renew", "no settings");
+	check_plan(s, "submit", "no settings");
+}
+
+static void what_is_embedded_is_what_stands_in_the_file(void **state)
+{
+	char *renew = statement_of("renew"), *look = statement_of("look");
+
+	(void)state;
+	assert_string_equal(lease_sql_renew, renew);
+	assert_string_equal(lease_sql_look, look);
+	free(renew);
+	free(look);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(what_is_embedded_is_what_stands_in_the_file),
+		store_test(every_file_is_one_statement_that_the_server_takes),
+		store_test_alone(every_statement_uses_its_index),
+		store_test_alone(a_renewal_uses_its_index_under_the_servers_own_settings),
+	};
+
+	return cmocka_run_group_tests_name("sql", tests, NULL, scenario_end);
+}
