@@ -270,18 +270,24 @@ SELECT r.run_id, r.tenant_id, r.status, r.state_version, r.plan_version, r.curre
 COMMENT ON VIEW lease.run_overview IS
     'One row a run: status, owner, end of the lease, attempts, losses, nodes that are running.';
 
--- Grants and ownership, as in 0003.
+-- Grants and ownership, as in 0003. Times, event_id and txid are the database's own: nobody gives
+-- them, or a consumer of events would miss what carries a false one.
 DO $$
 DECLARE
     role text;
     statement text;
     statements text[][] := ARRAY[
-        ['lease_worker',     'GRANT INSERT ON lease.nodes, lease.operations, lease.node_executions, lease.contents, lease.checkpoints, lease.run_events TO lease_worker'],
+        ['lease_worker',     'GRANT INSERT (run_id, node_id, state) ON lease.nodes TO lease_worker'],
+        ['lease_worker',     'GRANT INSERT (operation_id, run_id, node_id) ON lease.operations TO lease_worker'],
+        ['lease_worker',     'GRANT INSERT (run_id, node_id, attempt_no, run_attempt_no, operation_id, status, input_ref, trace_id) ON lease.node_executions TO lease_worker'],
+        ['lease_worker',     'GRANT INSERT (content_ref, hash, media_type, size_bytes, schema_version) ON lease.contents TO lease_worker'],
+        ['lease_worker',     'GRANT INSERT (checkpoint_id, run_id, run_attempt_no, state_version, plan_version, content_ref) ON lease.checkpoints TO lease_worker'],
+        ['lease_worker',     'GRANT INSERT (kind, run_id, attempt_no, node_id, execution_no, from_status, to_status, outcome, owner, error_code, reference) ON lease.run_events TO lease_worker'],
         ['lease_worker',     'GRANT UPDATE (state, state_version, updated_at) ON lease.nodes TO lease_worker'],
         ['lease_worker',     'GRANT UPDATE (status, finished_at, output_ref, normalized_error, error_message) ON lease.node_executions TO lease_worker'],
         ['lease_reconciler', 'GRANT UPDATE (state, state_version, updated_at) ON lease.nodes TO lease_reconciler'],
         ['lease_reconciler', 'GRANT UPDATE (status, finished_at) ON lease.node_executions TO lease_reconciler'],
-        ['lease_reconciler', 'GRANT INSERT ON lease.run_events TO lease_reconciler']];
+        ['lease_reconciler', 'GRANT INSERT (kind, run_id, attempt_no, node_id, execution_no, from_status, to_status, outcome, owner, error_code, reference) ON lease.run_events TO lease_reconciler']];
 BEGIN
     FOREACH role IN ARRAY ARRAY['lease_reader', 'lease_worker', 'lease_reconciler'] LOOP
         IF EXISTS (SELECT FROM pg_roles WHERE rolname = role) THEN
