@@ -1,0 +1,212 @@
+/*
+ * leasectl submit, cancel, resume - what applications and operators do with a run.
+ *
+ * Must never: change a run by other means than liblease's verbs.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+#include "failure.h"
+#include "json.h"
+#include "refusal.h"
+
+static void write_change(const struct output *output, const char *run_id,
+			 const struct lease_change *change)
+{
+	struct json json;
+
+	json_init(&json, output->file);
+	json_begin_object(&json, NULL);
+	json_text(&json, "run_id", run_id);
+	json_bool(&json, "changed", change->changed);
+	json_text(&json, "status", lease_run_status_name(change->status));
+	json_number(&json, "state_version", change->state_version);
+	json_end_object(&json);
+}
+
+/* -- submit ----------------------------------------------------------------------------------- */
+
+enum { SUBMIT_RUN, SUBMIT_TENANT, SUBMIT_DELAY, SUBMIT_DEADLINE };
+
+static const struct option submit_options[] = {
+	[SUBMIT_RUN] = { "run", 0, OPTION_TEXT, "ID", "the run's ID; without it one is made" },
+	[SUBMIT_TENANT] = { "tenant", 0, OPTION_TEXT, "TENANT",
+			    "whose run it is; without it 'default'" },
+	[SUBMIT_DELAY] = { "delay", 0, OPTION_DURATION, "DURATION",
+			   "nobody claims the run before (250ms, 30s, 5m, 2h, 7d)" },
+	[SUBMIT_DEADLINE] = { "deadline", 0, OPTION_DURATION, "DURATION",
+			      "the run fails if it has not ended by then; fixed from now on" },
+};
+
+/* The ID alone, for $(leasectl submit); people on a terminal see it as well. */
+static void print_submitted(const struct output *output, const char *run_id,
+			    const struct lease_change *change)
+{
+	char *escaped;
+
+	if (output->json) {
+		write_change(output, run_id, change);
+		return;
+	}
+	escaped = output->terminal ? text_escape(run_id, output->utf8) : xstrdup(run_id);
+	fprintf(output->file, "%s\n", escaped);
+	free(escaped);
+	if (!change->changed)
+		note("run %s was there already (%s): left as it is", run_id,
+		     lease_run_status_name(change->status));
+}
+
+static int fail_to_submit(const struct lease_submission *submission, struct lease_error *error)
+{
+	/* without an ID of its own, the same command again would add a second run */
+	if (error->outcome_unknown && !submission->run_id)
+		return fail(exit_code_for(error),
+			    "cannot submit: %s; a run may have been added or not: "
+			    "give --run an ID, then trying again does no harm",
+			    error->message);
+	return fail_with_error("cannot submit", error);
+}
+
+static int run_submit(struct context *context)
+{
+	const struct option_value *values = context->values;
+	struct lease_submission submission = {
+		.run_id = values[SUBMIT_RUN].text,
+		.tenant_id = values[SUBMIT_TENANT].text,
+		.delay = values[SUBMIT_DELAY].number,
+		.deadline = values[SUBMIT_DEADLINE].number,
+	};
+	char run_id[LEASE_ID_MAX + 1];
+	struct lease_change change;
+	struct lease_error error;
+	PGconn *conn;
+	int r;
+
+	if (values[SUBMIT_DEADLINE].given && submission.deadline == 0)
+		return fail(EX_USAGE,
+			    "--deadline: a run that must have ended at once cannot run: leave "
+			    "the option out for no deadline");
+	r = connection_open(&context->source, CONNECTION_WRITE, &conn);
+	if (r)
+		return r;
+	r = lease_submit(conn, &submission, run_id, &change, &error);
+	if (r < 0)
+		r = fail_to_submit(&submission, &error);
+	else
+		print_submitted(&context->output, run_id, &change);
+	PQfinish(conn);
+	return r;
+}
+
+const struct command command_submit = {
+	.name = "submit",
+	.summary = "add a pending run",
+	.description =
+		"Adds a run that workers may claim, and writes its ID. A run of that ID that is\n"
+		"there already is left as it is, so submitting again under one ID is safe.",
+	.options = submit_options,
+	.n_options = sizeof(submit_options) / sizeof(submit_options[0]),
+	.run = run_submit,
+};
+
+/* -- cancel, resume --------------------------------------------------------------------------- */
+
+enum { CHANGE_EXPECT };
+
+static const struct option change_options[] = {
+	[CHANGE_EXPECT] = { "expect", 0, OPTION_NUMBER, "VERSION",
+			    "only if the run is still at this version ('leasectl history')" },
+};
+
+typedef int change_verb(PGconn *conn, const char *run_id, int64_t expected_version, int64_t timeout,
+			struct lease_change *ret, struct lease_error *reterr);
+
+static void print_change(const struct output *output, const char *run_id, const char *text,
+			 const struct lease_change *change)
+{
+	char *escaped;
+
+	if (output->json) {
+		write_change(output, run_id, change);
+		return;
+	}
+	escaped = text_escape(run_id, output->utf8);
+	fprintf(output->file, "run %s: %s (version %" PRId64 ")\n", escaped, text,
+		change->state_version);
+	free(escaped);
+}
+
+/* Runs a verb on the run that the command names. */
+static int change_run(struct context *context, change_verb *verb, const char *what,
+		      const char *(*describe)(const struct lease_change *))
+{
+	const char *run_id = context->words[0];
+	struct lease_change change;
+	struct lease_error error;
+	PGconn *conn;
+	int r = connection_open(&context->source, CONNECTION_WRITE, &conn);
+
+	if (r)
+		return r;
+	r = verb(conn, run_id, context->values[CHANGE_EXPECT].number, 0, &change, &error);
+	if (r < 0)
+		r = fail_with_error(what, &error);
+	else if (r > 0)
+		r = refuse(&context->output, run_id, r);
+	else
+		print_change(&context->output, run_id, describe(&change), &change);
+	PQfinish(conn);
+	return r;
+}
+
+static const char *describe_cancel(const struct lease_change *change)
+{
+	if (change->status == LEASE_RUN_CANCELLED)
+		return change->changed ? "cancelled" : "was cancelled already";
+	return change->changed ? "cancel requested: its worker learns of it at the next renewal"
+			       : "a cancel was requested already";
+}
+
+static int run_cancel(struct context *context)
+{
+	return change_run(context, lease_request_cancel, "cannot cancel", describe_cancel);
+}
+
+const struct command command_cancel = {
+	.name = "cancel",
+	.summary = "cancel a run, or ask its worker to",
+	.words = "RUN",
+	.min_words = 1,
+	.max_words = 1,
+	.description =
+		"A run that nobody works on is cancelled at once. A running one is marked: its\n"
+		"worker learns of it at the next renewal, and if that worker is lost the\n"
+		"reconciler cancels.",
+	.options = change_options,
+	.n_options = sizeof(change_options) / sizeof(change_options[0]),
+	.run = run_cancel,
+};
+
+static const char *describe_resume(const struct lease_change *change)
+{
+	return change->changed ? "resumed, pending" : "was pending already";
+}
+
+static int run_resume(struct context *context)
+{
+	return change_run(context, lease_resume, "cannot resume", describe_resume);
+}
+
+const struct command command_resume = {
+	.name = "resume",
+	.summary = "let a waiting run go on",
+	.words = "RUN",
+	.min_words = 1,
+	.max_words = 1,
+	.description = "A waiting run becomes pending, so that a worker claims it.",
+	.options = change_options,
+	.n_options = sizeof(change_options) / sizeof(change_options[0]),
+	.run = run_resume,
+};
