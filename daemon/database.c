@@ -103,6 +103,7 @@ struct database {
 	uint64_t random;
 	PGconn *conn;
 	bool confirmed; /* the server at hand can be written to */
+	int64_t confirmed_at;
 	char fatal_sqlstate[6], fatal[TEXT_SIZE]; /* what the server said before it went */
 
 	struct lease_sweep *sweep;
@@ -579,10 +580,9 @@ static void server_label(const PGconn *conn, char *label, size_t size)
 static void hide(char *text, const char *secret)
 {
 	size_t length = secret ? strlen(secret) : 0;
-	char *found;
 
-	while (length >= 4 && (found = strstr(text, secret)) != NULL)
-		memset(found, '*', length);
+	for (char *at = text; length >= 4 && (at = strstr(at, secret)) != NULL; at += length)
+		memset(at, '*', length);
 }
 
 /*
@@ -886,7 +886,7 @@ static void confirm(struct database *database)
 	if (database->confirmed)
 		return;
 	database->confirmed = true;
-	database->failed_rounds = 0;
+	database->confirmed_at = monotonic_now();
 	end_round(&database->round);
 	if (database->failures.total > 0) {
 		used = (size_t)snprintf(
@@ -900,6 +900,19 @@ static void confirm(struct database *database)
 		      PQdb(database->conn), PQuser(database->conn), version ? version : "?",
 		      failures);
 	end_trouble(database);
+	tell_change(database);
+}
+
+/*
+ * How long to pause is a question of how long the connection was good: a server that falls over
+ * whenever it is asked for something is asked less and less often.
+ */
+static void count_short_life(struct database *database)
+{
+	if (monotonic_now() - database->confirmed_at >= database->settings.reconnect_max)
+		database->failed_rounds = 0;
+	else
+		database->failed_rounds++;
 }
 
 /* The connection is of no use any more. */
@@ -934,6 +947,7 @@ static void lose(struct database *database, const char *sqlstate, const char *wh
 		"connection lost: %s%s%s; connecting anew; age of the oldest unclosed expired "
 		"lease: %s",
 		text, state[0] ? ", SQLSTATE " : "", state, age);
+	count_short_life(database);
 	pause_rounds(database);
 }
 
@@ -947,10 +961,12 @@ static void leave_read_only(struct database *database, const struct lease_error 
 		 error->message);
 	drop_connection(database);
 	note_failed_attempt(database, JOURNAL_READ_ONLY, error->sqlstate, text);
-	if (was_confirmed)
-		pause_rounds(database);
-	else
+	if (!was_confirmed) {
 		advance(database);
+		return;
+	}
+	count_short_life(database);
+	pause_rounds(database);
 }
 
 static const char *advice_text(const struct lease_error *error)
@@ -959,7 +975,7 @@ static const char *advice_text(const struct lease_error *error)
 		return "whether it took effect is not known, the next look will tell";
 	switch (lease_error_advice(error)) {
 	case LEASE_ADVICE_FIX:
-		return "this needs somebody to change something; trying again";
+		return "somebody must mend that; trying again";
 	case LEASE_ADVICE_RECONNECT:
 		return "connecting anew";
 	case LEASE_ADVICE_RETRY:
@@ -1064,6 +1080,7 @@ static void note_progress(struct database *database)
 	if (database->figures.passes > before.passes) {
 		confirm(database);
 		tell_pass(database);
+		tell_change(database);
 	}
 }
 
@@ -1419,7 +1436,7 @@ static void describe_unreachable(const struct database *database, FILE *file)
 	age_text(database, age, sizeof(age));
 	fprintf(file, "unreachable for %s, ", duration_text(now - database->trouble_since, since));
 	if (database->state == STATE_PAUSED)
-		fprintf(file, "next try in %s, ",
+		fprintf(file, "retry in %s, ",
 			duration_text(left > LEASE_SECOND ? left : LEASE_SECOND, next));
 	else
 		fputs("trying now, ", file);

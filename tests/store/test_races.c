@@ -387,6 +387,23 @@ static void a_completion_waits_for_the_closer_and_is_refused(void **state)
 	assert_run(s, "r", "pending v3 | 1 w lease_expired worker_lease_expired");
 }
 
+/* Somebody who knows nothing of the run's lock closes the attempt between look and close. */
+static void a_close_from_outside_is_respected(void **state)
+{
+	struct scenario *s = *state;
+	struct lease_token token = take_run(s, "r", "w");
+	struct call completing = call_of(complete_verb, s->worker, &token);
+
+	sql(s->other, "begin; update lease.run_attempts set finished_at = clock_timestamp(), "
+		      "outcome = 'lease_expired'");
+	call_start(&completing);
+	wait_blocked(s, 1);
+	sql(s->other, "commit");
+	assert_refused(LEASE_EXPIRED, call_wait(&completing));
+	assert_run(s, "r", "running v2 | 1 w lease_expired");
+	assert_explained(s);
+}
+
 static void cancel_and_complete(struct scenario *s, bool cancel_first)
 {
 	struct lease_token token = take_run(s, "r", "w");
@@ -908,6 +925,7 @@ int main(void)
 		store_test(a_renewal_before_the_completion),
 		store_test(a_renewal_after_the_completion),
 		store_test(a_completion_waits_for_the_closer_and_is_refused),
+		store_test(a_close_from_outside_is_respected),
 		store_test(a_cancel_request_before_the_completion),
 		store_test(a_cancel_request_after_the_completion),
 		store_test(case_01_a_run_that_is_completed_after_it_was_listed),

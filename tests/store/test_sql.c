@@ -251,6 +251,56 @@ static void a_renewal_uses_its_index_under_the_servers_own_settings(void **state
 	check_plan(s, "submit", "no settings");
 }
 
+/* How many rows the close of attempt `number` of run r gives; `owner` is NULL for a lost one. */
+static long long close_rows(struct scenario *s, int number, const char *owner)
+{
+	char *rest = sql_text(
+		s->admin,
+		"select coalesce(string_agg(case p when 'text[]' then ', array[null]::text[]' "
+		"else ', null' end, '' order by i), '') from pg_prepared_statements, "
+		"unnest(parameter_types::text[]) with ordinality p (p, i) "
+		"where name = 'close_and_move' and i > 11");
+	char *statement = NULL;
+	PGresult *result;
+	long long rows;
+
+	if (asprintf(
+		    &statement,
+		    "execute close_and_move(array['r'], array[%d], array[%s%s%s]::text[], "
+		    "array['failed'], array[null]::text[], array[null]::text[], array[null]::text[], "
+		    "array[false], array[0], array[null]::text[], array[null]::text[]%s)",
+		    number, owner ? "'" : "", owner ? owner : "null", owner ? "'" : "", rest) < 0)
+		fail_msg("out of memory");
+	result = PQexec(s->admin, statement);
+	if (PQresultStatus(result) != PGRES_TUPLES_OK)
+		fail_msg("%s: %s", statement, PQresultErrorMessage(result));
+	rows = PQntuples(result);
+	PQclear(result);
+	free(statement);
+	free(rest);
+	return rows;
+}
+
+/* Whatever was decided before: the statement itself closes nothing that is not to be closed. */
+static void the_close_repeats_its_whole_guard(void **state)
+{
+	struct scenario *s = *state;
+
+	take_run(s, "r", "w");
+	each_file(prepare_file, s);
+	assert_int_equal(close_rows(s, 1, "x"), 0); /* another's */
+	assert_int_equal(close_rows(s, 2, "w"), 0); /* another number */
+	assert_int_equal(close_rows(s, 1, NULL), 0); /* lost, but its lease holds */
+	assert_run(s, "r", "running v2 | 1 w open");
+	assert_int_equal(close_rows(s, 1, "w"), 1);
+	assert_int_equal(close_rows(s, 1, "w"), 0); /* closed */
+	assert_int_equal(close_rows(s, 1, NULL), 0);
+	assert_granted(claim(s->worker, "r", "w2", LONG, NULL));
+	end_lease(s, "r");
+	assert_int_equal(close_rows(s, 2, NULL), 1);
+	assert_run(s, "r", "running v2 | 1 w failed | 2 w2 failed");
+}
+
 static void what_is_embedded_is_what_stands_in_the_file(void **state)
 {
 	char *renew = statement_of("renew"), *look = statement_of("look");
@@ -267,6 +317,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_is_embedded_is_what_stands_in_the_file),
 		store_test(every_file_is_one_statement_that_the_server_takes),
+		store_test(the_close_repeats_its_whole_guard),
 		store_test_alone(every_statement_uses_its_index),
 		store_test_alone(a_renewal_uses_its_index_under_the_servers_own_settings),
 	};
