@@ -66,6 +66,9 @@ HELPER const char *entry(const char *name, const char *conninfo, const char *mor
 	return text("  - name: %s\n    conninfo: \"%s\"\n%s", name, conninfo, more);
 }
 
+/* Longer than any test waits: what a lock holds up is not ended by a timeout of its own. */
+#define LONG_TIMEOUTS "statement_timeout: 10m\nlock_timeout: 5m\nnetwork_timeout: 20m\n"
+
 /* ---- the daemon ---- */
 
 struct daemon {

@@ -374,8 +374,7 @@ static void a_reload_in_mid_transaction_lets_it_end(void **state)
 	(void)state;
 	add_leases(conn, "r", 10, -100, 5000);
 	sql(holder, "begin; select from lease.run_attempts where run_id = 'r-00005' for update");
-	daemon_start_ready(
-		&daemon, config_with("policy: requeue\nstatement_timeout: 14s\nlock_timeout: 13s"));
+	daemon_start_ready(&daemon, config_with(LONG_TIMEOUTS "policy: requeue"));
 	wait_daemon_blocked(conn, 1);
 	reload(&daemon, text("databases:\n%s", entry("other", other, "")));
 	sql(holder, "rollback");

@@ -229,8 +229,7 @@ static void case_23_one_sweep_in_flight(void **state)
 	char *blocked;
 
 	(void)state;
-	daemon_start_ready(
-		&daemon, config_with("interval: 100ms\nstatement_timeout: 14s\nlock_timeout: 13s"));
+	daemon_start_ready(&daemon, config_with(LONG_TIMEOUTS "interval: 100ms"));
 	daemon_wait_status(&daemon, "0 open");
 	sql(holder, "begin; lock table lease.run_attempts in access exclusive mode");
 	wait_daemon_blocked(conn, 1);
@@ -448,7 +447,7 @@ static void case_25_terminated_while_it_scans(void **state)
 	(void)state;
 	add_leases(conn, "r", 10, -100, 5000);
 	sql(holder, "begin; lock table lease.run_attempts in access exclusive mode");
-	daemon_start_ready(&daemon, config_with("statement_timeout: 14s\nlock_timeout: 13s"));
+	daemon_start_ready(&daemon, config_with(LONG_TIMEOUTS));
 	wait_daemon_blocked(conn, 1);
 	daemon_stop(&daemon);
 	sql(holder, "rollback");
@@ -467,7 +466,7 @@ static void case_25_terminated_while_it_locks(void **state)
 	add_leases(conn, "r", 10, -100, 5000);
 	/* lets the scan of attempts through, and stops the lock of runs */
 	sql(holder, "begin; lock table lease.runs in access exclusive mode");
-	daemon_start_ready(&daemon, config_with("statement_timeout: 14s\nlock_timeout: 13s"));
+	daemon_start_ready(&daemon, config_with(LONG_TIMEOUTS));
 	wait_daemon_blocked(conn, 1);
 	daemon_stop(&daemon);
 	sql(holder, "rollback");
@@ -485,8 +484,7 @@ static void case_25_terminated_while_it_applies(void **state)
 	(void)state;
 	add_leases(conn, "r", 10, -100, 5000);
 	sql(holder, "begin; select from lease.run_attempts where run_id = 'r-00005' for update");
-	daemon_start_ready(
-		&daemon, config_with("policy: requeue\nstatement_timeout: 14s\nlock_timeout: 13s"));
+	daemon_start_ready(&daemon, config_with(LONG_TIMEOUTS "policy: requeue"));
 	wait_daemon_blocked(conn, 1);
 	daemon_stop(&daemon);
 	sql(holder, "rollback");
@@ -504,8 +502,7 @@ static void case_25_the_chunk_in_flight_is_finished(void **state)
 	(void)state;
 	add_leases(conn, "r", 10, -100, 5000);
 	sql(holder, "begin; select from lease.run_attempts where run_id = 'r-00005' for update");
-	daemon_start_ready(
-		&daemon, config_with("policy: requeue\nstatement_timeout: 14s\nlock_timeout: 13s"));
+	daemon_start_ready(&daemon, config_with(LONG_TIMEOUTS "policy: requeue"));
 	wait_daemon_blocked(conn, 1);
 	process_signal(&daemon.process, SIGTERM);
 	assert_true(notify_saw(&daemon.notify, "STOPPING=1", TEST_PATIENCE_MS));
@@ -524,7 +521,7 @@ static void a_second_signal_ends_it_at_once(void **state)
 
 	(void)state;
 	sql(holder, "begin; lock table lease.run_attempts in access exclusive mode");
-	daemon_start_ready(&daemon, config_with("statement_timeout: 14s\nlock_timeout: 13s"));
+	daemon_start_ready(&daemon, config_with(LONG_TIMEOUTS));
 	wait_daemon_blocked(conn, 1);
 	process_signal(&daemon.process, SIGINT);
 	assert_true(notify_saw(&daemon.notify, "STOPPING=1", TEST_PATIENCE_MS));

@@ -448,7 +448,7 @@ static void prepare_waiting(struct scenario *s)
 
 static int do_submit(PGconn *conn, bool *ret_changed)
 {
-	struct lease_change change;
+	struct lease_change change = { 0 };
 	int r = lease_submit(conn, &(struct lease_submission){ .run_id = "r" }, NULL, &change,
 			     &last_error);
 
@@ -458,7 +458,7 @@ static int do_submit(PGconn *conn, bool *ret_changed)
 
 static int do_claim(PGconn *conn, bool *ret_changed)
 {
-	struct lease_grant grant;
+	struct lease_grant grant = { 0 };
 	int r = claim(conn, "r", "w", LONG, &grant);
 
 	*ret_changed = grant.new_attempt;
@@ -476,7 +476,7 @@ static int do_renew(PGconn *conn, bool *ret_changed)
 static int do_release(PGconn *conn, bool *ret_changed)
 {
 	struct lease_token token = r_token();
-	struct lease_change change;
+	struct lease_change change = { 0 };
 	int r = release(conn, &token, 0, &change);
 
 	*ret_changed = change.changed;
@@ -486,7 +486,7 @@ static int do_release(PGconn *conn, bool *ret_changed)
 static int do_suspend(PGconn *conn, bool *ret_changed)
 {
 	struct lease_token token = r_token();
-	struct lease_change change;
+	struct lease_change change = { 0 };
 	int r = suspend(conn, &token, &change);
 
 	*ret_changed = change.changed;
@@ -495,7 +495,7 @@ static int do_suspend(PGconn *conn, bool *ret_changed)
 
 static int do_resume(PGconn *conn, bool *ret_changed)
 {
-	struct lease_change change;
+	struct lease_change change = { 0 };
 	int r = resume(conn, "r", 0, &change);
 
 	*ret_changed = change.changed;
@@ -505,7 +505,7 @@ static int do_resume(PGconn *conn, bool *ret_changed)
 static int do_complete(PGconn *conn, bool *ret_changed)
 {
 	struct lease_token token = r_token();
-	struct lease_change change;
+	struct lease_change change = { 0 };
 	int r = finish(conn, &token, LEASE_RUN_COMPLETED, NULL, &change);
 
 	*ret_changed = change.changed;
@@ -514,7 +514,7 @@ static int do_complete(PGconn *conn, bool *ret_changed)
 
 static int do_give_up(PGconn *conn, bool *ret_changed)
 {
-	struct lease_change change;
+	struct lease_change change = { 0 };
 	int r = give_up(conn, "r", 0, &change);
 
 	*ret_changed = change.changed;
@@ -523,7 +523,7 @@ static int do_give_up(PGconn *conn, bool *ret_changed)
 
 static int do_cancel(PGconn *conn, bool *ret_changed)
 {
-	struct lease_change change;
+	struct lease_change change = { 0 };
 	int r = request_cancel(conn, "r", 0, &change);
 
 	*ret_changed = change.changed;
