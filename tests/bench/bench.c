@@ -1,0 +1,239 @@
+/*
+ * The bench: runs the measurements against a private cluster, prints their figures as a table and
+ * writes them as a flat JSON object. Run it by `make bench`; docs/bench/README.md says what the
+ * figures mean.
+ *
+ * It promises no verdict: a figure short of its aim is marked, and the exit code stays 0. What
+ * could not be measured ends it with an error, and no JSON file is written.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sysexits.h>
+#include <unistd.h>
+
+#include "bench.h"
+
+static const struct measurement measurements[] = {
+	{ "renewals", "renewals of single leases and of many at once", measure_renewals },
+	{ "sweeps", "closing many expired leases, and how long rows stay locked", measure_sweeps },
+	{ "detection", "from a lease's end to its attempt being closed by the daemon",
+		measure_detection },
+	{ "idle", "what the daemon costs while nothing happens", measure_idle },
+};
+
+enum { MEASUREMENTS = sizeof(measurements) / sizeof(measurements[0]), FIGURES_MAX = 64 };
+
+static struct {
+	const char *name, *unit, *what;
+	double value, bound;
+	enum aim aim;
+} figures[FIGURES_MAX];
+static int n_figures;
+
+void figure(const char *name, double value, const char *unit, enum aim aim, double bound,
+	const char *what)
+{
+	if (n_figures == FIGURES_MAX || !isfinite(value))
+		die("%s: no room for it, or it is no number", name);
+	figures[n_figures].name = name;
+	figures[n_figures].value = value;
+	figures[n_figures].unit = unit;
+	figures[n_figures].aim = aim;
+	figures[n_figures].bound = bound;
+	figures[n_figures++].what = what;
+}
+
+void progress(const char *format, ...)
+{
+	static int64_t began;
+	va_list arguments;
+
+	if (!began)
+		began = clock_us();
+	fprintf(stderr, "%6.1f s  ", (double)(clock_us() - began) / 1e6);
+	va_start(arguments, format);
+	vfprintf(stderr, format, arguments);
+	va_end(arguments);
+	fputc('\n', stderr);
+}
+
+void die(const char *format, ...)
+{
+	va_list arguments;
+
+	fputs("bench: ", stderr);
+	va_start(arguments, format);
+	vfprintf(stderr, format, arguments);
+	va_end(arguments);
+	fputc('\n', stderr);
+	exit(EX_SOFTWARE);
+}
+
+/* -- output ----------------------------------------------------------------------------------- */
+
+/* Four significant digits, whole numbers whole. */
+static const char *number_text(double value, char text[32])
+{
+	double size = fabs(value);
+
+	snprintf(text, 32, "%.*f", size >= 1000 || value == floor(value) ? 0
+				   : size >= 100			 ? 1
+				   : size >= 10				 ? 2
+									 : 3, value);
+	return text;
+}
+
+static bool falls_short(int i)
+{
+	return (figures[i].aim == AT_LEAST && figures[i].value < figures[i].bound) ||
+		(figures[i].aim == AT_MOST && figures[i].value > figures[i].bound);
+}
+
+static void print_table(void)
+{
+	char number[32], bound[32], aim[48];
+
+	printf("\n%-25s %10s  %-9s  %-14s  %s\n", "figure", "value", "unit", "aim", "what it is");
+	for (int i = 0; i < n_figures; i++) {
+		aim[0] = '\0';
+		if (figures[i].aim != NO_AIM)
+			snprintf(aim, sizeof(aim), "%s %s%s", figures[i].aim == AT_LEAST ? ">=" : "<=",
+				number_text(figures[i].bound, bound), falls_short(i) ? " SHORT" : "");
+		printf("%-25s %10s  %-9s  %-14s  %s\n", figures[i].name,
+			number_text(figures[i].value, number), figures[i].unit, aim, figures[i].what);
+	}
+}
+
+/* Under another name first: whoever reads the file finds all of it or the old one. */
+static void write_json(const char *path)
+{
+	char *part;
+	FILE *file;
+
+	if (asprintf(&part, "%s.part", path) < 0)
+		die("out of memory");
+	file = fopen(part, "w");
+	if (!file)
+		die("%s: %s", part, strerror(errno));
+	fputs("{\n", file);
+	for (int i = 0; i < n_figures; i++)
+		fprintf(file, "  \"%s\": %.6g%s\n", figures[i].name, figures[i].value,
+			i + 1 < n_figures ? "," : "");
+	fputs("}\n", file);
+	if (ferror(file) | (fclose(file) != 0) || rename(part, path) != 0)
+		die("%s: %s", path, strerror(errno));
+	free(part);
+	printf("\nwritten to %s\n", path);
+}
+
+/* -- options ---------------------------------------------------------------------------------- */
+
+static void print_usage(FILE *file)
+{
+	fputs("usage: bench [--quick] [--only NAME] [--open N] [--history N] [FILE]\n"
+	      "\n"
+	      "Needs a PostgreSQL of its own: `make bench`, or tests/cluster.sh with build/tests/bench/bench.\n"
+	      "\n"
+	      "  --quick      fewer and shorter rounds, on 20,000 open leases and 100,000 closed attempts\n"
+	      "  --only NAME  one measurement\n"
+	      "  --open N     open leases (100000)\n"
+	      "  --history N  closed attempts behind them (1000000)\n"
+	      "  FILE         where to write the figures as JSON\n"
+	      "\n"
+	      "measurements:\n", file);
+	for (int i = 0; i < MEASUREMENTS; i++)
+		fprintf(file, "  %-12s %s\n", measurements[i].name, measurements[i].what);
+}
+
+static void __attribute__((noreturn)) usage_error(const char *what, const char *value)
+{
+	fprintf(stderr, "bench: %s '%s'\n", what, value);
+	print_usage(stderr);
+	exit(EX_USAGE);
+}
+
+static long parse_count(const char *option, const char *text, long min)
+{
+	char *end;
+	long value;
+
+	errno = 0;
+	value = strtol(text, &end, 10);
+	if (errno || end == text || *end || value < min || value > 100000000) {
+		fprintf(stderr, "bench: %s takes a number from %ld to 100000000, not '%s'\n", option,
+			min, text);
+		exit(EX_USAGE);
+	}
+	return value;
+}
+
+static const char *parse_measurement(const char *name)
+{
+	for (int i = 0; i < MEASUREMENTS; i++)
+		if (strcmp(measurements[i].name, name) == 0)
+			return name;
+	usage_error("no such measurement:", name);
+}
+
+static void parse_options(struct bench *bench, int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "quick", no_argument, NULL, 'q' },	   { "only", required_argument, NULL, 'n' },
+		{ "open", required_argument, NULL, 'o' },  { "history", required_argument, NULL, 'h' },
+		{ "help", no_argument, NULL, '?' },	   { NULL, 0, NULL, 0 },
+	};
+	int option;
+
+	opterr = 0;
+	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		if (option == 'q')
+			bench->quick = true;
+		else if (option == 'n')
+			bench->only = parse_measurement(optarg);
+		else if (option == 'o')
+			/* fewer than that would be renewed by all clients at once */
+			bench->open = parse_count("--open", optarg, CLIENTS * BATCH);
+		else if (option == 'h')
+			bench->history = parse_count("--history", optarg, 0);
+		else if (strcmp(argv[optind - 1], "--help") == 0) {
+			print_usage(stdout);
+			exit(0);
+		} else
+			usage_error("unknown option, or one without its value:", argv[optind - 1]);
+	}
+	if (argc - optind > 1)
+		usage_error("one FILE at most, not also", argv[optind + 1]);
+	bench->json = argv[optind];
+	if (!bench->open)
+		bench->open = bench->quick ? 20000 : 100000;
+	if (bench->history < 0)
+		bench->history = bench->quick ? 100000 : 1000000;
+}
+
+int main(int argc, char **argv)
+{
+	struct bench bench = { .history = -1 };
+
+	parse_options(&bench, argc, argv);
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	figure("cores", (double)sysconf(_SC_NPROCESSORS_ONLN), "", NO_AIM, 0,
+		"shared by server, clients and daemon");
+	figure("open_leases", (double)bench.open, "", NO_AIM, 0, "open attempts in the database");
+	figure("closed_attempts", (double)bench.history, "", NO_AIM, 0,
+		"closed ones behind them, of runs with random text ids");
+	for (int i = 0; i < MEASUREMENTS; i++)
+		if (!bench.only || strcmp(bench.only, measurements[i].name) == 0) {
+			progress("%s: %s", measurements[i].name, measurements[i].what);
+			measurements[i].run(&bench);
+		}
+	PQfinish(bench.conn);
+	free(bench.conninfo);
+	print_table();
+	if (bench.json)
+		write_json(bench.json);
+	return 0;
+}

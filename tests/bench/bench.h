@@ -1,0 +1,104 @@
+/*
+ * What the measurements stand on: options, figures, databases full of leases, load on connections.
+ *
+ * A measurement is one function in a file of its own subject, listed in bench.c. It makes its
+ * figures known through `figure`; nothing here judges them, because a bench is no test. Whatever
+ * goes wrong (a statement, a connection, a count that is not right) ends the program with an error:
+ * a wrong figure is worse than none.
+ */
+#ifndef LEASE_BENCH_H
+#define LEASE_BENCH_H
+
+#include <pthread.h>
+
+#include "harness.h"
+#include "lease.h"
+
+struct bench {
+	/* options */
+	bool quick;	/* fewer, shorter rounds and a smaller database */
+	const char *only; /* one measurement; NULL: all of them */
+	long open;	/* open leases */
+	long history;	/* closed attempts behind them */
+	const char *json; /* file to write; NULL: none */
+	/* the database that most measurements use, made when it is first asked for */
+	char *conninfo;
+	PGconn *conn;
+};
+
+struct measurement {
+	const char *name;
+	const char *what;
+	void (*run)(struct bench *bench);
+};
+
+void measure_renewals(struct bench *bench);
+void measure_sweeps(struct bench *bench);
+void measure_detection(struct bench *bench);
+void measure_idle(struct bench *bench);
+
+/* -- figures ---------------------------------------------------------------------------------- */
+
+enum aim { NO_AIM, AT_LEAST, AT_MOST };
+
+/* `name` is the key in the JSON file and must not change lightly; all strings are literals. */
+void figure(const char *name, double value, const char *unit, enum aim aim, double bound,
+	const char *what);
+
+/* Progress, on stderr: the table goes to stdout. */
+void progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void die(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
+
+/* -- numbers ---------------------------------------------------------------------------------- */
+
+int64_t clock_us(void); /* CLOCK_MONOTONIC in microseconds */
+double median(const double *values, int n);
+
+/* -- databases -------------------------------------------------------------------------------- */
+
+/* Fills in bench->conninfo and bench->conn: `history` closed attempts, `open` open leases. */
+void need_database(struct bench *bench);
+
+/* `n` runs with an open attempt each, named after `name`; the leases last `ttl` (an SQL expression). */
+void open_leases(PGconn *conn, const char *name, long n, const char *ttl);
+
+/* The fencing tokens of all open attempts, in random order; to be freed by the caller. */
+struct lease_token *read_tokens(PGconn *conn, size_t *ret_n);
+
+/* WAL written so far, in bytes. */
+long long wal_position(PGconn *conn);
+
+/* Processor time that the server spent on a connection so far, in microseconds. */
+double server_us(PGconn *conn);
+
+/* Waits until no other connection uses the database: only then its counters are complete. */
+void wait_alone(PGconn *conn);
+
+/* -- load ------------------------------------------------------------------------------------- */
+
+enum { CLIENTS = 8, BATCH = 100 };
+
+/* One connection with the leases that it renews, over and over. */
+struct client {
+	PGconn *conn;
+	const struct lease_token *tokens;
+	size_t n, next;
+	long (*step)(struct client *client); /* how many rows it wrote; it must not fail */
+	int64_t until;
+	pthread_barrier_t *start;
+	/* what came of it */
+	long rows;
+	double seconds;
+};
+
+/* Opens the connections and shares out the tokens, which stay the caller's. */
+void clients_open(struct client clients[CLIENTS], const char *conninfo,
+	const struct lease_token *tokens, size_t n);
+void clients_close(struct client clients[CLIENTS]);
+void clients_set(struct client clients[CLIENTS], const char *setting);
+double clients_server_us(struct client clients[CLIENTS]); /* all of them together */
+/* All clients repeat `step` for so long. Gives rows a second, and the rows themselves. */
+double clients_run(struct client clients[CLIENTS], long (*step)(struct client *), double seconds,
+	long *ret_rows);
+
+#endif

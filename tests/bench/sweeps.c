@@ -1,0 +1,269 @@
+/*
+ * Sweeps: a fifth of the open leases has expired, and the library's sweep closes them, beside the
+ * least that a database can do: one statement that closes all the attempts and requeues all the
+ * runs at once, under the same guards, and holds every row until it is done.
+ *
+ * The two take turns. After each measurement the requeued runs are opened again by new attempts,
+ * as a fleet would do it, so both sides find the same tables.
+ */
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "bench.h"
+
+enum { PARTS = 5, ROUNDS_MAX = 8 };
+
+/* Ends the leases of one part of the runs. Gives how many. */
+static long expire_part(PGconn *conn, int part)
+{
+	long n = (long)sql_number(conn,
+		"WITH ended AS (UPDATE lease.run_attempts SET lease_expires_at = clock_timestamp() "
+		"WHERE finished_at IS NULL AND abs(hashtextextended(run_id, 0) %% %d) = %d RETURNING 1) "
+		"SELECT count(*) FROM ended", PARTS, part);
+
+	if (n == 0)
+		die("no open lease is left to expire");
+	return n;
+}
+
+/* Workers take what was requeued. */
+static void reopen(PGconn *conn)
+{
+	sql(conn, "BEGIN; SET LOCAL synchronous_commit = off; "
+		  "INSERT INTO lease.run_attempts (run_id, attempt_no, owner, lease_expires_at) "
+		  "SELECT r.run_id, 1 + (SELECT max(a.attempt_no) FROM lease.run_attempts a WHERE a.run_id = r.run_id), "
+		  "       'worker:' || md5(r.run_id)::uuid, clock_timestamp() + interval '1 day' "
+		  "  FROM lease.runs r WHERE r.status = 'pending'; "
+		  "UPDATE lease.runs SET status = 'running', state_version = state_version + 1 "
+		  " WHERE status = 'pending'; COMMIT");
+}
+
+/* As the sample configuration has it, but for a limit that no run of the bench comes to. */
+static void choose_options(struct lease_sweep_options *options)
+{
+	lease_sweep_options_init(options);
+	options->policy = LEASE_POLICY_REQUEUE;
+	options->max_lease_losses = 100;
+}
+
+static void check_closed(const char *what, long closed, long expired)
+{
+	if (closed != expired)
+		die("%s closed %ld attempts of %ld", what, closed, expired);
+}
+
+/* -- attempts closed a second ----------------------------------------------------------------- */
+
+/* Attempts a second, and the server's processor time for one. */
+struct rate {
+	double per_s, server_us;
+};
+
+static struct rate rate_since(PGconn *conn, int64_t began, double server, long expired)
+{
+	double seconds = (double)(clock_us() - began) / 1e6;
+
+	return (struct rate){ (double)expired / seconds, (server_us(conn) - server) / (double)expired };
+}
+
+static struct rate time_sweep(PGconn *conn, long expired)
+{
+	struct lease_sweep_options options;
+	struct lease_sweep_figures figures;
+	struct lease_error error;
+	double server = server_us(conn);
+	int64_t began = clock_us();
+
+	choose_options(&options);
+	if (lease_reconcile_expired_leases(conn, &options, NULL, &figures, &error) != 0)
+		die("the sweep: %s", error.message);
+	check_closed("the sweep", (long)figures.closed, expired);
+	return rate_since(conn, began, server, expired);
+}
+
+static struct rate time_statement(PGconn *conn, long expired)
+{
+	double server = server_us(conn);
+	int64_t began = clock_us();
+	long closed = (long)sql_number(conn,
+		"WITH closed AS ("
+		"    UPDATE lease.run_attempts SET finished_at = clock_timestamp(), "
+		"           outcome = 'lease_expired', error_code = 'worker_lease_expired' "
+		"     WHERE finished_at IS NULL AND lease_expires_at <= clock_timestamp() RETURNING run_id), "
+		"moved AS ("
+		"    UPDATE lease.runs r SET status = 'pending', state_version = r.state_version + 1, "
+		"           updated_at = clock_timestamp() FROM closed c WHERE r.run_id = c.run_id RETURNING 1) "
+		"SELECT count(*) FROM moved");
+
+	check_closed("the statement", closed, expired);
+	return rate_since(conn, began, server, expired);
+}
+
+/* The sweep and the statement, in turn; every other round the statement goes first. */
+struct side {
+	struct rate (*close)(PGconn *conn, long expired);
+	double per_s[ROUNDS_MAX], server_us[ROUNDS_MAX];
+};
+
+static void run_side(struct side *side, PGconn *conn, int part, int round)
+{
+	struct rate rate = side->close(conn, expire_part(conn, part % PARTS));
+
+	side->per_s[round] = rate.per_s;
+	side->server_us[round] = rate.server_us;
+	reopen(conn);
+}
+
+static void measure_rates(PGconn *conn, int rounds)
+{
+	struct side sides[] = { { .close = time_sweep }, { .close = time_statement } };
+	double ratios[ROUNDS_MAX];
+	int part = 0;
+
+	for (int i = 0; i < 2; i++) /* warms up */
+		run_side(&sides[i], conn, part++, 0);
+	for (int round = 0; round < rounds; round++) {
+		for (int i = 0; i < 2; i++)
+			run_side(&sides[(i + round) % 2], conn, part++, round);
+		ratios[round] = sides[0].per_s[round] / sides[1].per_s[round];
+	}
+	figure("sweep_per_s", median(sides[0].per_s, rounds), "attempts/s", NO_AIM, 0,
+		"expired attempts closed and their runs requeued by one sweep, 200 a transaction");
+	figure("sweep_vs_floor", median(ratios, rounds), "ratio", AT_LEAST, 0.5,
+		"the same / one statement that updates both tables for all rows");
+	figure("sweep_server_us", median(sides[0].server_us, rounds), "us", NO_AIM, 0,
+		"processor time of the server for one attempt that a sweep closes");
+	figure("sweep_floor_server_us", median(sides[1].server_us, rounds), "us", NO_AIM, 0,
+		"and for one that the statement closes");
+}
+
+/* -- how long rows stay locked ---------------------------------------------------------------- */
+
+/*
+ * Another connection that asks for run after run, in a lock that the sweep's excludes, and notes
+ * how long it waited.
+ */
+struct probe {
+	PGconn *conn;
+	const struct lease_token *tokens;
+	size_t n;
+	atomic_bool stop;
+	/* what came of it */
+	int64_t longest;
+	long probes;
+};
+
+static void *run_probe(void *argument)
+{
+	struct probe *probe = argument;
+
+	for (size_t i = 0; !atomic_load(&probe->stop); i = (i + 1) % probe->n) {
+		const char *values[] = { probe->tokens[i].run_id };
+		int64_t began = clock_us(), waited;
+		PGresult *result = PQexecParams(probe->conn,
+			"SELECT FROM lease.runs WHERE run_id = $1 FOR SHARE", 1, NULL, values, NULL, NULL, 1);
+
+		waited = clock_us() - began;
+		if (PQntuples(result) != 1)
+			die("the probe: %s", PQerrorMessage(probe->conn));
+		PQclear(result);
+		probe->probes++;
+		if (waited > probe->longest)
+			probe->longest = waited;
+	}
+	return NULL;
+}
+
+static void wait_for_events(PGconn *conn, int events)
+{
+	struct pollfd fd = { .fd = PQsocket(conn),
+		.events = (short)((events & LEASE_POLL_READ ? POLLIN : 0) |
+			(events & LEASE_POLL_WRITE ? POLLOUT : 0)) };
+
+	if (poll(&fd, 1, TEST_PATIENCE_MS) <= 0)
+		die("the sweep got no answer");
+}
+
+/*
+ * Drives a sweep until it closed `expired`. The count of the closed grows when a chunk's commit is
+ * answered, and the next chunk is sent before poll returns: so the time from one growth to the next
+ * is that of a transaction, from before its locks to the answer of its commit, and a little more.
+ * The one scan comes before the first chunk, since its page holds all.
+ */
+static int64_t time_chunks(struct lease_sweep *sweep, PGconn *conn, long expired)
+{
+	struct lease_sweep_figures figures;
+	struct lease_error error;
+	int64_t longest = 0, began = 0, closed = 0;
+
+	for (;;) {
+		int events = lease_sweep_poll(sweep, conn, &error);
+
+		if (events < 0)
+			die("the sweep: %s", error.message);
+		lease_sweep_read_figures(sweep, &figures);
+		if (figures.closed > closed) {
+			int64_t now = clock_us();
+
+			if (began && now - began > longest)
+				longest = now - began;
+			began = now;
+			closed = figures.closed;
+		}
+		if (closed >= expired)
+			return longest;
+		if (events)
+			wait_for_events(conn, events);
+		else
+			began = 0, poll(NULL, 0, 1); /* only runs that the probe held are left */
+	}
+}
+
+static void measure_locks(PGconn *conn, const char *conninfo)
+{
+	struct lease_sweep_options options;
+	struct lease_sweep *sweep;
+	struct lease_error error;
+	PGconn *sweeping = test_connect(conninfo);
+	struct probe probe = { .conn = test_connect(conninfo) };
+	struct lease_token *tokens = read_tokens(conn, &probe.n);
+	pthread_t thread;
+	int64_t longest;
+	long expired = expire_part(conn, 0);
+
+	probe.tokens = tokens;
+	choose_options(&options);
+	options.scan_page = 1000000;
+	options.orphan_interval = LEASE_DURATION_MAX;
+	if (lease_sweep_new(&options, NULL, &sweep, &error) != 0)
+		die("the sweep: %s", error.message);
+	PQsetnonblocking(sweeping, 1);
+	if (pthread_create(&thread, NULL, run_probe, &probe) != 0)
+		die("starting a thread failed");
+	longest = time_chunks(sweep, sweeping, expired);
+	atomic_store(&probe.stop, true);
+	pthread_join(thread, NULL);
+	lease_sweep_free(sweep);
+	PQfinish(sweeping);
+	PQfinish(probe.conn);
+	free(tokens);
+	reopen(conn);
+	figure("sweep_longest_lock_ms", (double)longest / 1000, "ms", AT_MOST, 100,
+		"longest transaction of a sweep: no run's row stays locked for longer");
+	figure("sweep_probe_wait_ms", (double)probe.longest / 1000, "ms", NO_AIM, 0,
+		"longest wait of a connection that locked run after run beside it");
+}
+
+void measure_sweeps(struct bench *bench)
+{
+	need_database(bench);
+	sql(bench->conn, "SET synchronous_commit = on");
+	progress("sweeps: beside one statement");
+	measure_rates(bench->conn, bench->quick ? 2 : 6);
+	progress("sweeps: locks");
+	measure_locks(bench->conn, bench->conninfo);
+	sql(bench->conn, "SET synchronous_commit = off");
+}
