@@ -182,8 +182,8 @@ static int run_content(struct context *context)
 	int r;
 
 	if (!adds && strcmp(verb, "verify") != 0)
-		return fail(EX_USAGE, "content %s: it is 'content add FILE' or 'content verify FILE'",
-			    verb);
+		return fail(EX_USAGE,
+			    "content %s: it is 'content add FILE' or 'content verify FILE'", verb);
 	if (strlen(media_type) > LEASE_ID_MAX || values[CONTENT_SCHEMA_VERSION].number > INT32_MAX)
 		return fail(EX_USAGE, "--media-type or --schema-version is too long or too large");
 	snprintf(content.media_type, sizeof(content.media_type), "%s", media_type);

@@ -27,7 +27,8 @@
 enum { EVENTS_FOLLOW, EVENTS_AFTER, EVENTS_CURSOR_FILE, EVENTS_RUN, EVENTS_POLL };
 
 static const struct option events_options[] = {
-	[EVENTS_FOLLOW] = { "follow", 'f', OPTION_FLAG, NULL, "go on with new events as they come" },
+	[EVENTS_FOLLOW] = { "follow", 'f', OPTION_FLAG, NULL,
+			    "go on with new events as they come" },
 	[EVENTS_AFTER] = { "after", 0, OPTION_TEXT, "CURSOR",
 			   "only what came after this cursor; without it from the beginning" },
 	[EVENTS_CURSOR_FILE] = { "cursor-file", 0, OPTION_TEXT, "FILE",
@@ -89,8 +90,8 @@ static void add_row(struct table *table, const struct lease_event *event)
 static void print_table(const struct output *output, const struct lease_event *events, size_t n)
 {
 	static const struct table_column columns[] = {
-		{ "event", true, false },  { "at", false, false },   { "run", false, true },
-		{ "kind", false, false },  { "attempt", true, false }, { "node", false, true },
+		{ "event", true, false },   { "at", false, false },      { "run", false, true },
+		{ "kind", false, false },   { "attempt", true, false },  { "node", false, true },
 		{ "status", false, false }, { "outcome", false, false }, { "error", false, true },
 		{ "owner", false, true },
 	};
@@ -319,8 +320,7 @@ static int follow(struct following *following)
 static int run_events(struct context *context)
 {
 	const struct option_value *values = context->values;
-	struct following following = { .context = context,
-				       .follows = values[EVENTS_FOLLOW].given };
+	struct following following = { .context = context, .follows = values[EVENTS_FOLLOW].given };
 	int r = 0;
 
 	if (values[EVENTS_AFTER].given && values[EVENTS_CURSOR_FILE].given)

@@ -29,9 +29,8 @@ static size_t count_losses(const struct lease_history *history)
 {
 	size_t n = 0;
 
-	while (n < history->n_attempts &&
-	       history->attempts[history->n_attempts - 1 - n].outcome ==
-		       LEASE_OUTCOME_LEASE_EXPIRED)
+	while (n < history->n_attempts && history->attempts[history->n_attempts - 1 - n].outcome ==
+						  LEASE_OUTCOME_LEASE_EXPIRED)
 		n++;
 	return n;
 }
@@ -69,15 +68,17 @@ static char *why_running(const struct lease_history *history)
 		duration_format(left > 0 ? left : -left, distance);
 		name = owner_name(newest->owner);
 		text = xasprintf(left > 0 ? "attempt %" PRId32 " (%s) holds its lease for %s more"
-					  : "attempt %" PRId32 " (%s) let its lease end %s ago; the "
+					  : "attempt %" PRId32
+					    " (%s) let its lease end %s ago; the "
 					    "reconciler has not closed it yet",
 				 newest->attempt_no, name, distance);
 		free(name);
 		return text;
 	}
 	ending = ending_text(newest);
-	text = xasprintf("%s; the policy record leaves the run running until somebody takes it over",
-			 ending);
+	text = xasprintf(
+		"%s; the policy record leaves the run running until somebody takes it over",
+		ending);
 	free(ending);
 	return text;
 }
@@ -92,8 +93,8 @@ static char *why_pending(const struct lease_history *history)
 	if (waits)
 		time_format(run->not_before, at);
 	if (!newest)
-		return xasprintf("nobody has claimed it yet%s%s", waits ? "; it is not due before " : "",
-				 at);
+		return xasprintf("nobody has claimed it yet%s%s",
+				 waits ? "; it is not due before " : "", at);
 	ending = ending_text(newest);
 	text = xasprintf("%s; it waits to be claimed again%s%s", ending,
 			 waits ? ", not before " : "", at);
@@ -114,8 +115,8 @@ static char *why_ended(const struct lease_history *history)
 				 code ? code : "");
 	ending = ending_text(newest);
 	if (losses > 1)
-		text = xasprintf("%s, the last of %zu lost without a break; the run became %s%s%s", ending,
-				 losses, lease_run_status_name(history->run.status),
+		text = xasprintf("%s, the last of %zu lost without a break; the run became %s%s%s",
+				 ending, losses, lease_run_status_name(history->run.status),
 				 code ? ", " : "", code ? code : "");
 	else
 		text = xasprintf("%s; the run became %s%s%s", ending,
@@ -316,11 +317,9 @@ static enum style execution_style(enum lease_execution_status status)
 static void print_executions(const struct output *output, const struct lease_story *story)
 {
 	static const struct table_column columns[] = {
-		{ "node", false, true },      { "execution", true, false },
-		{ "attempt", true, false },   { "worker", false, true },
-		{ "lasted", true, false },    { "status", false, false },
-		{ "error", false, true },     { "operation", false, true },
-		{ "output", false, true },
+		{ "node", false, true },   { "execution", true, false }, { "attempt", true, false },
+		{ "worker", false, true }, { "lasted", true, false },    { "status", false, false },
+		{ "error", false, true },  { "operation", false, true }, { "output", false, true },
 	};
 	struct table *table = table_new(output, columns, sizeof(columns) / sizeof(columns[0]));
 
@@ -336,7 +335,8 @@ static void print_executions(const struct output *output, const struct lease_sto
 		table_addf(table, STYLE_PLAIN, "%" PRId32, e->run_attempt_no);
 		table_add(table, STYLE_PLAIN, name);
 		table_add(table, STYLE_PLAIN, lasted);
-		table_add(table, execution_style(e->status), lease_execution_status_name(e->status));
+		table_add(table, execution_style(e->status),
+			  lease_execution_status_name(e->status));
 		table_add(table, STYLE_PLAIN, e->normalized_error);
 		table_add(table, STYLE_PLAIN, e->operation_id);
 		table_add(table, STYLE_PLAIN, e->output_ref);
@@ -349,7 +349,7 @@ static void print_executions(const struct output *output, const struct lease_sto
 static void print_operations(const struct output *output, const struct lease_story *story)
 {
 	static const struct table_column columns[] = {
-		{ "operation", false, true }, { "node", false, true },	   { "tried", true, false },
+		{ "operation", false, true }, { "node", false, true },   { "tried", true, false },
 		{ "unknown", true, false },   { "state", false, false }, { "output", false, true },
 	};
 	size_t n;
@@ -376,9 +376,9 @@ static void print_operations(const struct output *output, const struct lease_sto
 static void print_checkpoints(const struct output *output, const struct lease_story *story)
 {
 	static const struct table_column columns[] = {
-		{ "checkpoint", false, true },	  { "attempt", true, false },
+		{ "checkpoint", false, true },    { "attempt", true, false },
 		{ "state version", true, false }, { "plan version", true, false },
-		{ "recorded", false, false },	  { "content", false, true },
+		{ "recorded", false, false },     { "content", false, true },
 	};
 	struct table *table = table_new(output, columns, sizeof(columns) / sizeof(columns[0]));
 

@@ -75,12 +75,9 @@ static const struct word target_words[] = {
 };
 
 static const struct word level_words[] = {
-	{ "error", CONFIG_LOG_ERROR },
-	{ "warning", CONFIG_LOG_WARNING },
-	{ "notice", CONFIG_LOG_NOTICE },
-	{ "info", CONFIG_LOG_INFO },
-	{ "debug", CONFIG_LOG_DEBUG },
-	{ NULL, 0 },
+	{ "error", CONFIG_LOG_ERROR },   { "warning", CONFIG_LOG_WARNING },
+	{ "notice", CONFIG_LOG_NOTICE }, { "info", CONFIG_LOG_INFO },
+	{ "debug", CONFIG_LOG_DEBUG },   { NULL, 0 },
 };
 
 struct config_key {
@@ -193,9 +190,9 @@ static const struct config_key keys[KEY_COUNT] = {
 
 _Static_assert(KEY_COUNT <= 64, "struct section keeps the keys seen in 64 bits");
 _Static_assert(sizeof(enum config_policy) == sizeof(int) &&
-		sizeof(enum config_log_target) == sizeof(int) &&
-		sizeof(enum config_log_level) == sizeof(int),
-	"words are stored as int");
+		       sizeof(enum config_log_target) == sizeof(int) &&
+		       sizeof(enum config_log_level) == sizeof(int),
+	       "words are stored as int");
 
 const char *config_key_name(size_t index)
 {
@@ -267,7 +264,8 @@ static void one_line(char *message)
 
 /* Fills the error; section and key tell what the message is about. Returns CONFIG_E_CONTENT. */
 __attribute__((format(printf, 5, 6))) static int refuse(struct reader *reader, struct mark mark,
-	const struct section *section, const char *key, const char *format, ...)
+							const struct section *section,
+							const char *key, const char *format, ...)
 {
 	struct config_error *error = reader->error;
 	const char *ellipsis;
@@ -284,7 +282,7 @@ __attribute__((format(printf, 5, 6))) static int refuse(struct reader *reader, s
 	error->line = mark.line;
 	error->column = mark.column;
 	snprintf(error->message, sizeof(error->message), "%s%s:%u:%u: %s: %s", ellipsis, name,
-		mark.line, mark.column, path, what);
+		 mark.line, mark.column, path, what);
 	one_line(error->message);
 	return error->code;
 }
@@ -317,7 +315,7 @@ static const char *show_value(const char *value, size_t length, char *buffer, si
 	const char *harmless = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.+-";
 
 	if (length == 0 || length > 40 || strlen(value) != length ||
-		strspn(value, harmless) != length)
+	    strspn(value, harmless) != length)
 		return NULL;
 	snprintf(buffer, size, "'%s'", value);
 	return buffer;
@@ -329,13 +327,8 @@ struct unit {
 };
 
 static const struct unit units[] = {
-	{ "d", DAY },
-	{ "h", HOUR },
-	{ "m", MINUTE },
-	{ "s", SECOND },
-	{ "ms", MILLISECOND },
-	{ "us", 1 },
-	{ NULL, 0 },
+	{ "d", DAY },          { "h", HOUR }, { "m", MINUTE }, { "s", SECOND },
+	{ "ms", MILLISECOND }, { "us", 1 },   { NULL, 0 },
 };
 
 /* In the largest unit that leaves no fraction. */
@@ -382,9 +375,11 @@ static void allowed_describe(const struct config_key *key, char *buffer, size_t 
 		break;
 	case TYPE_INTEGER:
 		snprintf(buffer, size, "a whole number from %" PRId64 " to %" PRId64, key->min,
-			key->max);
+			 key->max);
 		break;
-	case TYPE_WORD: words_describe(key->words, buffer, size); break;
+	case TYPE_WORD:
+		words_describe(key->words, buffer, size);
+		break;
 	case TYPE_NAME:
 		snprintf(buffer, size, "1 to %d characters of A-Z a-z 0-9 _ . -", NAME_LENGTH_MAX);
 		break;
@@ -394,18 +389,20 @@ static void allowed_describe(const struct config_key *key, char *buffer, size_t 
 	case TYPE_PASSWORD_FILE:
 		snprintf(buffer, size, "an absolute path, or credential:NAME");
 		break;
-	case TYPE_LOG: snprintf(buffer, size, "a mapping of keys to values"); break;
+	case TYPE_LOG:
+		snprintf(buffer, size, "a mapping of keys to values");
+		break;
 	case TYPE_DATABASES:
 		snprintf(buffer, size,
-			"a sequence of %" PRId64 " to %" PRId64 " databases, each a mapping",
-			key->min, key->max);
+			 "a sequence of %" PRId64 " to %" PRId64 " databases, each a mapping",
+			 key->min, key->max);
 		break;
 	}
 }
 
 /* Refuses a value: what is wrong with it, and from the table what is allowed. */
 static int refuse_value(struct reader *reader, const struct section *section,
-	const struct config_key *key, struct mark mark, const char *wrong)
+			const struct config_key *key, struct mark mark, const char *wrong)
 {
 	char allowed[160];
 
@@ -432,8 +429,8 @@ static int refuse_syntax(struct reader *reader)
 	if (parser->error == YAML_MEMORY_ERROR)
 		return out_of_memory(reader);
 	return refuse(reader, mark_from(parser->problem_mark), NULL, "yaml",
-		"not valid YAML: %s%s%s; check indentation, colons and quotes", problem,
-		parser->context ? " " : "", parser->context ? parser->context : "");
+		      "not valid YAML: %s%s%s; check indentation, colons and quotes", problem,
+		      parser->context ? " " : "", parser->context ? parser->context : "");
 }
 
 /* Anchors, aliases and tags are refused wherever they stand. */
@@ -445,7 +442,7 @@ static int refuse_extras(struct reader *reader)
 
 	if (event->type == YAML_ALIAS_EVENT)
 		return refuse(reader, event_mark(reader), NULL, "yaml",
-			"aliases (*) are not allowed; write the value out");
+			      "aliases (*) are not allowed; write the value out");
 	if (event->type == YAML_SCALAR_EVENT) {
 		anchor = event->data.scalar.anchor;
 		tag = event->data.scalar.tag;
@@ -458,10 +455,10 @@ static int refuse_extras(struct reader *reader)
 	}
 	if (anchor)
 		return refuse(reader, event_mark(reader), NULL, "yaml",
-			"anchors (&) are not allowed; write the value out");
+			      "anchors (&) are not allowed; write the value out");
 	if (tag)
 		return refuse(reader, event_mark(reader), NULL, "yaml",
-			"tags (!) are not allowed; write the plain value");
+			      "tags (!) are not allowed; write the plain value");
 	return 0;
 }
 
@@ -477,20 +474,23 @@ static int next_event(struct reader *reader)
 static const char *event_noun(const yaml_event_t *event)
 {
 	switch (event->type) {
-	case YAML_MAPPING_START_EVENT: return "must not be a mapping";
-	case YAML_SEQUENCE_START_EVENT: return "must not be a sequence";
+	case YAML_MAPPING_START_EVENT:
+		return "must not be a mapping";
+	case YAML_SEQUENCE_START_EVENT:
+		return "must not be a sequence";
 	case YAML_SCALAR_EVENT:
 		if (event->data.scalar.length == 0 &&
-			event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE)
+		    event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE)
 			return "has no value";
 		return "must not be a single value";
-	default: return "is out of place";
+	default:
+		return "is out of place";
 	}
 }
 
 /* The place of a duration, number or word: in the database's sweep if a database is given. */
 static const void *key_value(const struct config *config, const struct config_database *database,
-	const struct config_key *key)
+			     const struct config_key *key)
 {
 	if (key->scope == SCOPE_SWEEP)
 		return (const char *)(database ? &database->sweep : &config->sweep) + key->offset;
@@ -498,8 +498,8 @@ static const void *key_value(const struct config *config, const struct config_da
 }
 
 /* The same while the configuration is still being built. */
-static void *key_field(
-	struct config *config, struct config_database *database, const struct config_key *key)
+static void *key_field(struct config *config, struct config_database *database,
+		       const struct config_key *key)
 {
 	return (void *)(uintptr_t)key_value(config, database, key);
 }
@@ -511,7 +511,7 @@ static bool digits_parse(const char *digits, size_t count, int64_t *ret)
 
 	for (size_t i = 0; i < count; i++)
 		if (__builtin_mul_overflow(value, 10, &value) ||
-			__builtin_add_overflow(value, digits[i] - '0', &value))
+		    __builtin_add_overflow(value, digits[i] - '0', &value))
 			return false;
 	*ret = value;
 	return true;
@@ -563,8 +563,8 @@ static const char *duration_parse(const char *text, int64_t *ret)
 	if (!fraction_parse(text + whole_length + 1, fraction_length, unit->us, &fraction))
 		return "is finer than a microsecond";
 	if (!digits_parse(text, whole_length, &whole) ||
-		__builtin_mul_overflow(whole, unit->us, &whole) ||
-		__builtin_add_overflow(whole, fraction, &whole))
+	    __builtin_mul_overflow(whole, unit->us, &whole) ||
+	    __builtin_add_overflow(whole, fraction, &whole))
 		return "is too large";
 	*ret = whole;
 	return NULL;
@@ -595,7 +595,7 @@ static const char *word_parse(const struct word *words, const char *text, int64_
 
 /* A typed value (duration, number, word) from the plain scalar that is the event at hand. */
 static int typed_read(struct reader *reader, const struct section *section,
-	const struct config_key *key, void *field)
+		      const struct config_key *key, void *field)
 {
 	const char *text = (const char *)reader->event.data.scalar.value;
 	size_t length = reader->event.data.scalar.length;
@@ -639,7 +639,7 @@ static const char *text_fault(const struct reader *reader)
 	size_t length = reader->event.data.scalar.length;
 
 	if (reader->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
-		(strcmp(text, "~") == 0 || strcasecmp(text, "null") == 0))
+	    (strcmp(text, "~") == 0 || strcasecmp(text, "null") == 0))
 		return "has no value";
 	if (length == 0)
 		return "is empty";
@@ -656,8 +656,8 @@ static bool name_characters(const char *text, size_t length)
 	return length > 0 && strspn(text, allowed) == length;
 }
 
-static int name_read(
-	struct reader *reader, const struct section *section, struct config_database *database)
+static int name_read(struct reader *reader, const struct section *section,
+		     struct config_database *database)
 {
 	const char *text = (const char *)reader->event.data.scalar.value;
 	size_t length = reader->event.data.scalar.length;
@@ -667,19 +667,19 @@ static int name_read(
 		return refuse_value(reader, section, &keys[KEY_NAME], mark, "is too long");
 	if (!name_characters(text, length))
 		return refuse_value(reader, section, &keys[KEY_NAME], mark,
-			"holds a character that is not allowed");
+				    "holds a character that is not allowed");
 	for (size_t i = 0; i + 1 < section->number; i++)
 		if (strcmp(reader->config->databases[i].name, text) == 0)
 			return refuse(reader, mark, section, "name",
-				"'%s' is the name of databases[%zu] on line %u too; every "
-				"database needs a name of its own",
-				text, i + 1, reader->databases[i].marks[KEY_NAME].line);
+				      "'%s' is the name of databases[%zu] on line %u too; every "
+				      "database needs a name of its own",
+				      text, i + 1, reader->databases[i].marks[KEY_NAME].line);
 	database->name = strdup(text);
 	return database->name ? 0 : out_of_memory(reader);
 }
 
-static int password_file_read(
-	struct reader *reader, const struct section *section, struct config_database *database)
+static int password_file_read(struct reader *reader, const struct section *section,
+			      struct config_database *database)
 {
 	static const char credential[] = "credential:";
 	const char *text = (const char *)reader->event.data.scalar.value;
@@ -692,21 +692,21 @@ static int password_file_read(
 		/* Shown to nobody: it may be the password itself. */
 		if (text[0] != '/')
 			return refuse_value(reader, section, &keys[KEY_PASSWORD_FILE], mark,
-				"is not an absolute path");
+					    "is not an absolute path");
 		database->password_file = strdup(text);
 		return database->password_file ? 0 : out_of_memory(reader);
 	}
 	if (!name_characters(credential_name, strlen(credential_name)) ||
-		strlen(credential_name) > 255 || credential_name[0] == '.')
+	    strlen(credential_name) > 255 || credential_name[0] == '.')
 		return refuse(reader, mark, section, "password_file",
-			"the credential's name is not valid; allowed: 1 to 255 characters of "
-			"A-Z a-z 0-9 _ . -, the first not a dot");
+			      "the credential's name is not valid; allowed: 1 to 255 characters of "
+			      "A-Z a-z 0-9 _ . -, the first not a dot");
 	directory = getenv("CREDENTIALS_DIRECTORY");
 	if (!directory || directory[0] != '/')
 		return refuse(reader, mark, section, "password_file",
-			"a credential needs $CREDENTIALS_DIRECTORY, which systemd sets for a "
-			"service with LoadCredential=; for a check by hand, set it to the "
-			"absolute path of a folder with such a file");
+			      "a credential needs $CREDENTIALS_DIRECTORY, which systemd sets for a "
+			      "service with LoadCredential=; for a check by hand, set it to the "
+			      "absolute path of a folder with such a file");
 	size = strlen(directory) + strlen("/") + strlen(credential_name) + 1;
 	database->password_file = malloc(size);
 	if (!database->password_file)
@@ -718,7 +718,7 @@ static int password_file_read(
 static bool secret_keyword(const char *keyword, size_t length)
 {
 	static const char *const secrets[] = { "password", "sslpassword", "oauth_client_secret",
-		"scram_client_key", "scram_server_key" };
+					       "scram_client_key", "scram_server_key" };
 
 	for (size_t i = 0; i < sizeof(secrets) / sizeof(secrets[0]); i++)
 		if (strlen(secrets[i]) == length && strncasecmp(secrets[i], keyword, length) == 0)
@@ -805,9 +805,9 @@ static size_t percent_decode(const char *text, size_t length, char *decoded, siz
 	for (size_t i = 0; i < length && used < size; i++) {
 		decoded[used] = text[i];
 		if (text[i] == '%' && i + 2 < length && hex_digit(text[i + 1]) >= 0 &&
-			hex_digit(text[i + 2]) >= 0) {
+		    hex_digit(text[i + 2]) >= 0) {
 			decoded[used] = (char)(hex_digit(text[i + 1]) * 16 +
-				hex_digit(text[i + 2]));
+					       hex_digit(text[i + 2]));
 			i += 2;
 		}
 		used++;
@@ -874,8 +874,8 @@ static bool is_uri(const char *text)
 	return strncmp(text, "postgresql://", 13) == 0 || strncmp(text, "postgres://", 11) == 0;
 }
 
-static int conninfo_read(
-	struct reader *reader, const struct section *section, struct config_database *database)
+static int conninfo_read(struct reader *reader, const struct section *section,
+			 struct config_database *database)
 {
 	const struct config_key *key = &keys[KEY_CONNINFO];
 	const char *text = (const char *)reader->event.data.scalar.value;
@@ -896,10 +896,10 @@ static int conninfo_read(
 		return refuse_value(reader, section, key, mark, wrong);
 	if (secret && reader->world_readable)
 		return refuse(reader, mark, section, key->name,
-			"holds a password, and everybody can read this file; use "
-			"password_file with a path or a systemd credential "
-			"(credential:NAME), or take the read permission from others "
-			"(chmod o-r)");
+			      "holds a password, and everybody can read this file; use "
+			      "password_file with a path or a systemd credential "
+			      "(credential:NAME), or take the read permission from others "
+			      "(chmod o-r)");
 	return 0;
 }
 
@@ -930,8 +930,7 @@ static unsigned edit_distance(const char *a, const char *b)
 			if (row[j - 1] + 1 < best)
 				best = row[j - 1] + 1;
 			if (i > 1 && j > 1 && strncasecmp(a + i - 1, b + j - 2, 1) == 0 &&
-				strncasecmp(a + i - 2, b + j - 1, 1) == 0 &&
-				above2[j - 2] + 1 < best)
+			    strncasecmp(a + i - 2, b + j - 1, 1) == 0 && above2[j - 2] + 1 < best)
 				best = above2[j - 2] + 1;
 			row[j] = best;
 		}
@@ -959,14 +958,17 @@ static const char *key_nearest(unsigned scope, const char *name)
 static const char *scope_place(unsigned scope)
 {
 	switch (scope) {
-	case SCOPE_LOG: return "under 'log'";
-	case SCOPE_DATABASE: return "within an entry of 'databases'";
-	default: return "at the top level";
+	case SCOPE_LOG:
+		return "under 'log'";
+	case SCOPE_DATABASE:
+		return "within an entry of 'databases'";
+	default:
+		return "at the top level";
 	}
 }
 
-static int refuse_unknown_key(
-	struct reader *reader, const struct section *section, const char *name, size_t length)
+static int refuse_unknown_key(struct reader *reader, const struct section *section,
+			      const char *name, size_t length)
 {
 	char shown[48];
 	char list[400] = "";
@@ -975,22 +977,22 @@ static int refuse_unknown_key(
 
 	if (strcmp(name, "<<") == 0 && length == 2)
 		return refuse(reader, mark, section, "<<",
-			"merge keys are not allowed; write the keys out");
+			      "merge keys are not allowed; write the keys out");
 	for (size_t i = 0; i < KEY_COUNT; i++) {
 		if (strcmp(keys[i].name, name) == 0 && strlen(name) == length)
 			return refuse(reader, mark, section, name,
-				"does not belong here; it is allowed %s",
-				scope_place(keys[i].scope));
+				      "does not belong here; it is allowed %s",
+				      scope_place(keys[i].scope));
 		if (keys[i].scope & section->scope)
 			snprintf(list + strlen(list), sizeof(list) - strlen(list), "%s%s",
-				*list ? ", " : "", keys[i].name);
+				 *list ? ", " : "", keys[i].name);
 	}
 	if (!show_value(name, length, shown, sizeof(shown)))
 		return refuse(reader, mark, section, "", "unknown key; allowed here: %s", list);
 	nearest = key_nearest(section->scope, name);
 	if (nearest)
-		return refuse(
-			reader, mark, section, name, "unknown key, did you mean '%s'?", nearest);
+		return refuse(reader, mark, section, name, "unknown key, did you mean '%s'?",
+			      nearest);
 	return refuse(reader, mark, section, name, "unknown key; allowed here: %s", list);
 }
 
@@ -1003,17 +1005,17 @@ static int key_read(struct reader *reader, struct section *section, const struct
 
 	if (event->type != YAML_SCALAR_EVENT)
 		return refuse(reader, event_mark(reader), section, "",
-			"a key must be a single word, not a mapping or a sequence");
+			      "a key must be a single word, not a mapping or a sequence");
 	for (size_t i = 0; i < KEY_COUNT; i++) {
 		const struct config_key *key = &keys[i];
 
 		if (!(key->scope & section->scope) || strlen(name) != length ||
-			strcmp(key->name, name) != 0)
+		    strcmp(key->name, name) != 0)
 			continue;
 		if (section->seen & (UINT64_C(1) << i))
 			return refuse(reader, event_mark(reader), section, key->name,
-				"is given twice, first on line %u; allowed: once",
-				section->lines[i]);
+				      "is given twice, first on line %u; allowed: once",
+				      section->lines[i]);
 		section->seen |= UINT64_C(1) << i;
 		section->lines[i] = event_mark(reader).line;
 		*ret = key;
@@ -1023,11 +1025,11 @@ static int key_read(struct reader *reader, struct section *section, const struct
 }
 
 static int databases_read(struct reader *reader);
-static int section_read(
-	struct reader *reader, struct section *section, struct config_database *database);
+static int section_read(struct reader *reader, struct section *section,
+			struct config_database *database);
 
-static int collection_read(
-	struct reader *reader, struct section *section, const struct config_key *key)
+static int collection_read(struct reader *reader, struct section *section,
+			   const struct config_key *key)
 {
 	yaml_event_type_t type = reader->event.type;
 
@@ -1042,15 +1044,15 @@ static int collection_read(
 
 /* The value of a key, which is the event at hand. */
 static int value_read(struct reader *reader, struct section *section, const struct config_key *key,
-	struct config_database *database)
+		      struct config_database *database)
 {
 	const char *fault;
 
 	if (key->type == TYPE_LOG || key->type == TYPE_DATABASES)
 		return collection_read(reader, section, key);
 	if (reader->event.type != YAML_SCALAR_EVENT)
-		return refuse_value(
-			reader, section, key, event_mark(reader), event_noun(&reader->event));
+		return refuse_value(reader, section, key, event_mark(reader),
+				    event_noun(&reader->event));
 	if (key->type == TYPE_DURATION || key->type == TYPE_INTEGER || key->type == TYPE_WORD)
 		return typed_read(reader, section, key, key_field(reader->config, database, key));
 	fault = text_fault(reader);
@@ -1064,8 +1066,8 @@ static int value_read(struct reader *reader, struct section *section, const stru
 }
 
 /* A mapping, from after its start to its end. */
-static int section_read(
-	struct reader *reader, struct section *section, struct config_database *database)
+static int section_read(struct reader *reader, struct section *section,
+			struct config_database *database)
 {
 	const struct config_key *key = NULL;
 	char allowed[160];
@@ -1089,10 +1091,10 @@ static int section_read(
 	}
 	for (size_t i = 0; i < KEY_COUNT; i++)
 		if (keys[i].required && (keys[i].scope & section->scope) &&
-			!(section->seen & (UINT64_C(1) << i))) {
+		    !(section->seen & (UINT64_C(1) << i))) {
 			allowed_describe(&keys[i], allowed, sizeof(allowed));
 			return refuse(reader, section->start, section, keys[i].name,
-				"is missing; needed: %s", allowed);
+				      "is missing; needed: %s", allowed);
 		}
 	return 0;
 }
@@ -1146,22 +1148,22 @@ static int databases_read(struct reader *reader)
 		if (reader->event.type == YAML_SEQUENCE_END_EVENT)
 			break;
 		if (index == CONFIG_DATABASES_MAX)
-			return refuse_value(
-				reader, &reader->top, key, mark, "holds too many databases");
+			return refuse_value(reader, &reader->top, key, mark,
+					    "holds too many databases");
 		error = database_add(reader);
 		if (error)
 			return error;
 		if (reader->event.type != YAML_MAPPING_START_EVENT)
 			return refuse(reader, mark, &reader->databases[index], "",
-				"%s; allowed: a mapping with at least 'name' and 'conninfo'",
-				event_noun(&reader->event));
+				      "%s; allowed: a mapping with at least 'name' and 'conninfo'",
+				      event_noun(&reader->event));
 		error = section_read(reader, &reader->databases[index], &config->databases[index]);
 		if (error)
 			return error;
 	}
 	if (config->databases_count == 0)
-		return refuse_value(
-			reader, &reader->top, key, reader->top.marks[KEY_DATABASES], "is empty");
+		return refuse_value(reader, &reader->top, key, reader->top.marks[KEY_DATABASES],
+				    "is empty");
 	return 0;
 }
 
@@ -1172,7 +1174,7 @@ static bool written(const struct section *section, enum key_id id)
 
 /* Refuses two durations in the wrong order, at that one of the two that stands here. */
 static int order_check(struct reader *reader, const struct section *section, enum key_id smaller,
-	int64_t smaller_us, enum key_id larger, int64_t larger_us, bool may_be_equal)
+		       int64_t smaller_us, enum key_id larger, int64_t larger_us, bool may_be_equal)
 {
 	char small_text[32];
 	char large_text[32];
@@ -1183,46 +1185,47 @@ static int order_check(struct reader *reader, const struct section *section, enu
 	duration_format(larger_us, large_text, sizeof(large_text));
 	if (written(section, smaller))
 		return refuse(reader, section->marks[smaller], section, keys[smaller].name,
-			"%s is too large; allowed: %s %s, which is %s", small_text,
-			may_be_equal ? "at most" : "less than", keys[larger].name, large_text);
+			      "%s is too large; allowed: %s %s, which is %s", small_text,
+			      may_be_equal ? "at most" : "less than", keys[larger].name,
+			      large_text);
 	return refuse(reader, section->marks[larger], section, keys[larger].name,
-		"%s is too small; allowed: %s %s, which is %s", large_text,
-		may_be_equal ? "at least" : "more than", keys[smaller].name, small_text);
+		      "%s is too small; allowed: %s %s, which is %s", large_text,
+		      may_be_equal ? "at least" : "more than", keys[smaller].name, small_text);
 }
 
 /* The rules between the values of one sweep, at the top level or of a database. */
-static int sweep_check(
-	struct reader *reader, const struct section *section, const struct config_sweep *sweep)
+static int sweep_check(struct reader *reader, const struct section *section,
+		       const struct config_sweep *sweep)
 {
 	int error;
 
 	if (sweep->max_lease_losses > 0 && sweep->policy != CONFIG_POLICY_REQUEUE)
 		return refuse(reader, section->marks[KEY_MAX_LEASE_LOSSES], section,
-			keys[KEY_MAX_LEASE_LOSSES].name,
-			"%d has no meaning under policy %s; allowed: a number above 0 under "
-			"policy requeue only",
-			sweep->max_lease_losses, word_name(policy_words, (int)sweep->policy));
+			      keys[KEY_MAX_LEASE_LOSSES].name,
+			      "%d has no meaning under policy %s; allowed: a number above 0 under "
+			      "policy requeue only",
+			      sweep->max_lease_losses, word_name(policy_words, (int)sweep->policy));
 	error = order_check(reader, section, KEY_LOCK_TIMEOUT, sweep->lock_timeout_us,
-		KEY_STATEMENT_TIMEOUT, sweep->statement_timeout_us, false);
+			    KEY_STATEMENT_TIMEOUT, sweep->statement_timeout_us, false);
 	if (!error)
 		error = order_check(reader, section, KEY_STATEMENT_TIMEOUT,
-			sweep->statement_timeout_us, KEY_NETWORK_TIMEOUT,
-			reader->config->network_timeout_us, false);
+				    sweep->statement_timeout_us, KEY_NETWORK_TIMEOUT,
+				    reader->config->network_timeout_us, false);
 	return error;
 }
 
 /* Gives a database what it does not set itself. */
-static void database_inherit(
-	struct config *config, struct config_database *database, const struct section *section)
+static void database_inherit(struct config *config, struct config_database *database,
+			     const struct section *section)
 {
 	for (size_t i = 0; i < KEY_COUNT; i++)
 		if (keys[i].scope == SCOPE_SWEEP && !(section->seen & (UINT64_C(1) << i)))
 			memcpy(key_field(config, database, &keys[i]),
-				key_value(config, NULL, &keys[i]),
-				keys[i].type == TYPE_DURATION ? sizeof(int64_t) : sizeof(int));
+			       key_value(config, NULL, &keys[i]),
+			       keys[i].type == TYPE_DURATION ? sizeof(int64_t) : sizeof(int));
 	/* A limit that belongs to the top level's requeue does not bind another policy. */
 	if (!written(section, KEY_MAX_LEASE_LOSSES) &&
-		database->sweep.policy != CONFIG_POLICY_REQUEUE)
+	    database->sweep.policy != CONFIG_POLICY_REQUEUE)
 		database->sweep.max_lease_losses = 0;
 }
 
@@ -1232,7 +1235,7 @@ static int whole_check(struct reader *reader)
 	int error;
 
 	error = order_check(reader, &reader->top, KEY_RECONNECT_MIN, config->reconnect_min_us,
-		KEY_RECONNECT_MAX, config->reconnect_max_us, true);
+			    KEY_RECONNECT_MAX, config->reconnect_max_us, true);
 	if (!error)
 		error = sweep_check(reader, &reader->top, &config->sweep);
 	for (size_t i = 0; !error && i < config->databases_count; i++) {
@@ -1242,10 +1245,10 @@ static int whole_check(struct reader *reader)
 		database_inherit(config, database, section);
 		error = sweep_check(reader, section, &database->sweep);
 		if (!error && database->password_file &&
-			strcmp(database->conninfo, database->conninfo_shown) != 0)
+		    strcmp(database->conninfo, database->conninfo_shown) != 0)
 			error = refuse(reader, section->marks[KEY_PASSWORD_FILE], section,
-				keys[KEY_PASSWORD_FILE].name,
-				"conninfo holds a password too; allowed: one of the two");
+				       keys[KEY_PASSWORD_FILE].name,
+				       "conninfo holds a password too; allowed: one of the two");
 	}
 	return error;
 }
@@ -1256,12 +1259,12 @@ static int document_start_check(struct reader *reader)
 
 	if (event->type == YAML_STREAM_END_EVENT)
 		return refuse(reader, (struct mark){ 1, 1 }, NULL, "file",
-			"is empty; needed: at least the key 'databases'");
+			      "is empty; needed: at least the key 'databases'");
 	if (event->data.document_start.version_directive ||
-		event->data.document_start.tag_directives.start !=
-			event->data.document_start.tag_directives.end)
+	    event->data.document_start.tag_directives.start !=
+		    event->data.document_start.tag_directives.end)
 		return refuse(reader, event_mark(reader), NULL, "yaml",
-			"directives (%%) are not allowed; take the line out");
+			      "directives (%%) are not allowed; take the line out");
 	return 0;
 }
 
@@ -1279,7 +1282,7 @@ static int stream_read(struct reader *reader)
 		return error;
 	if (reader->event.type != YAML_MAPPING_START_EVENT)
 		return refuse(reader, event_mark(reader), NULL, "file",
-			"must be a mapping of keys to values, as in 'interval: 5s'");
+			      "must be a mapping of keys to values, as in 'interval: 5s'");
 	reader->top = (struct section){ .scope = SCOPE_TOP, .start = event_mark(reader) };
 	error = section_read(reader, &reader->top, NULL);
 	if (!error)
@@ -1290,7 +1293,7 @@ static int stream_read(struct reader *reader)
 		return error;
 	if (reader->event.type != YAML_STREAM_END_EVENT)
 		return refuse(reader, event_mark(reader), NULL, "yaml",
-			"a second document starts here; allowed: one");
+			      "a second document starts here; allowed: one");
 	return whole_check(reader);
 }
 
@@ -1375,11 +1378,11 @@ static void defaults_set(struct config *config)
 static int too_large(struct reader *reader)
 {
 	return refuse(reader, (struct mark){ 1, 1 }, NULL, "file",
-		"is too large; allowed: at most %zu bytes", CONFIG_SIZE_MAX);
+		      "is too large; allowed: at most %zu bytes", CONFIG_SIZE_MAX);
 }
 
 int config_parse(const char *name, const char *text, size_t length, bool world_readable,
-	struct config **ret, struct config_error *reterr)
+		 struct config **ret, struct config_error *reterr)
 {
 	struct reader reader = { .name = name, .world_readable = world_readable, .error = reterr };
 	int error;
@@ -1419,7 +1422,7 @@ static int fail_read(const char *path, int system_error, struct config_error *re
 	char what[160];
 
 	snprintf(what, sizeof(what), "cannot be read: %s; needed: a file that this user may read",
-		strerror(system_error));
+		 strerror(system_error));
 	return fail_file(path, CONFIG_E_NOINPUT, what, reterr);
 }
 
@@ -1454,10 +1457,10 @@ static int load_open(const char *path, int fd, struct config **ret, struct confi
 		return fail_read(path, errno, reterr);
 	if (!S_ISREG(status.st_mode))
 		return fail_file(path, CONFIG_E_NOINPUT,
-			S_ISDIR(status.st_mode)
-				? "cannot be read: is a directory; needed: a regular file"
-				: "cannot be read: is no regular file; needed: one",
-			reterr);
+				 S_ISDIR(status.st_mode)
+					 ? "cannot be read: is a directory; needed: a regular file"
+					 : "cannot be read: is no regular file; needed: one",
+				 reterr);
 	if (status.st_size > (off_t)CONFIG_SIZE_MAX)
 		return too_large(&reader);
 	text = malloc(CONFIG_SIZE_MAX + 1);
@@ -1525,8 +1528,8 @@ static void typed_print(FILE *file, const struct config_key *key, const void *fi
 	}
 }
 
-static void database_print(
-	FILE *file, const struct config *config, const struct config_database *database)
+static void database_print(FILE *file, const struct config *config,
+			   const struct config_database *database)
 {
 	fputs("  - ", file);
 	text_print(file, keys[KEY_NAME].name, database->name);

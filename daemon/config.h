@@ -109,7 +109,7 @@ int config_load(const char *path, struct config **ret, struct config_error *rete
  * (systemd.exec(5), LoadCredential=) where a password_file asks for it.
  */
 int config_parse(const char *name, const char *text, size_t length, bool world_readable,
-	struct config **ret, struct config_error *reterr);
+		 struct config **ret, struct config_error *reterr);
 
 /* Frees the configuration and all strings within. NULL is fine. */
 void config_free(struct config *config);

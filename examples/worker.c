@@ -339,9 +339,9 @@ static int start_node(struct worker *worker, const struct work *work, const char
 {
 	const struct lease_token *token = &work->lease.token;
 	char operation_id[LEASE_ID_MAX + 1];
-	struct lease_node_start start = {
-		.token = *token, .node_id = node, .operation_id = operation_id
-	};
+	struct lease_node_start start = { .token = *token,
+					  .node_id = node,
+					  .operation_id = operation_id };
 	struct lease_operation known;
 	struct lease_error error;
 	int r;

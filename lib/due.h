@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 struct due_entry {
-	int64_t at;    /* CLOCK_MONOTONIC, microseconds */
+	int64_t at; /* CLOCK_MONOTONIC, microseconds */
 	char *run_id;
 	int32_t tries; /* times that it was found locked or not over yet */
 	uint32_t list; /* the scan that listed it */

@@ -131,21 +131,21 @@ static enum lease_advice advice_for(const char *sqlstate)
 		const char *prefix;
 		enum lease_advice advice;
 	} table[] = {
-		{ "08", LEASE_ADVICE_RECONNECT },    /* connection exception */
-		{ "57P", LEASE_ADVICE_RECONNECT },   /* shutdown, crash, cannot connect now */
+		{ "08", LEASE_ADVICE_RECONNECT }, /* connection exception */
+		{ "57P", LEASE_ADVICE_RECONNECT }, /* shutdown, crash, cannot connect now */
 		{ "25006", LEASE_ADVICE_RECONNECT }, /* read-only: another host may be writable */
-		{ "22", LEASE_ADVICE_SPLIT },	     /* data exception */
-		{ "23", LEASE_ADVICE_SPLIT },	     /* integrity constraint */
-		{ "P0", LEASE_ADVICE_SPLIT },	     /* raised by a trigger */
-		{ "54", LEASE_ADVICE_SPLIT },	     /* a limit, such as an index row's size */
-		{ "XX001", LEASE_ADVICE_SPLIT },     /* a corrupted page */
-		{ "XX002", LEASE_ADVICE_SPLIT },     /* a corrupted index */
-		{ "40", LEASE_ADVICE_RETRY },	     /* serialization failure, deadlock */
-		{ "53", LEASE_ADVICE_RETRY },	     /* too many connections, disk full */
-		{ "55", LEASE_ADVICE_RETRY },	     /* lock not available, object in use */
-		{ "57", LEASE_ADVICE_RETRY },	     /* query canceled: statement_timeout */
-		{ "58", LEASE_ADVICE_RETRY },	     /* system error */
-		{ "XX", LEASE_ADVICE_RETRY },	     /* internal error */
+		{ "22", LEASE_ADVICE_SPLIT }, /* data exception */
+		{ "23", LEASE_ADVICE_SPLIT }, /* integrity constraint */
+		{ "P0", LEASE_ADVICE_SPLIT }, /* raised by a trigger */
+		{ "54", LEASE_ADVICE_SPLIT }, /* a limit, such as an index row's size */
+		{ "XX001", LEASE_ADVICE_SPLIT }, /* a corrupted page */
+		{ "XX002", LEASE_ADVICE_SPLIT }, /* a corrupted index */
+		{ "40", LEASE_ADVICE_RETRY }, /* serialization failure, deadlock */
+		{ "53", LEASE_ADVICE_RETRY }, /* too many connections, disk full */
+		{ "55", LEASE_ADVICE_RETRY }, /* lock not available, object in use */
+		{ "57", LEASE_ADVICE_RETRY }, /* query canceled: statement_timeout */
+		{ "58", LEASE_ADVICE_RETRY }, /* system error */
+		{ "XX", LEASE_ADVICE_RETRY }, /* internal error */
 	};
 
 	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)

@@ -24,8 +24,8 @@ static int check_next(void *self, struct batch *batch, struct lease_error *reter
 	(void)reterr;
 	if (check->step == CHECK_END)
 		return 0;
-	batch_add(batch, check->step == CHECK_SERVER ? lease_sql_check_database
-						     : lease_sql_check_schema);
+	batch_add(batch,
+		  check->step == CHECK_SERVER ? lease_sql_check_database : lease_sql_check_schema);
 	return 1;
 }
 
@@ -94,8 +94,7 @@ int lease_check_database(PGconn *conn, int64_t timeout, struct lease_error *rete
 {
 	struct database_check check;
 
-	return pump_run(conn, database_check_operation(&check),
-			effective_timeout(timeout), reterr);
+	return pump_run(conn, database_check_operation(&check), effective_timeout(timeout), reterr);
 }
 
 /* -- one batch that only reads, in one snapshot ------------------------------------------------- */
@@ -228,7 +227,7 @@ static int take_attempts(struct lease_history *history, const PGresult *result,
 }
 
 int take_history(struct reading *reading, int index, const PGresult *result,
-			struct lease_error *reterr)
+		 struct lease_error *reterr)
 {
 	return index == 0 ? take_run(reading, result, reterr)
 			  : take_attempts(reading->ret, result, reterr);

@@ -192,8 +192,7 @@ static void fill_renewal(void *self, struct batch *batch)
 	batch->commits = true;
 }
 
-static int take_renewed(struct renewal *renewal, const PGresult *result,
-			struct lease_error *reterr)
+static int take_renewed(struct renewal *renewal, const PGresult *result, struct lease_error *reterr)
 {
 	int r = read_form(result, "issss", reterr);
 
@@ -266,8 +265,7 @@ static int explain_refusals(PGconn *conn, const struct renewal *renewal, int64_t
 	return r;
 }
 
-static int renew(PGconn *conn, struct renewal *renewal, int64_t timeout,
-		 struct lease_error *reterr)
+static int renew(PGconn *conn, struct renewal *renewal, int64_t timeout, struct lease_error *reterr)
 {
 	int64_t limit = effective_timeout(timeout > 0 ? timeout : renewal->ttl);
 	int r;

@@ -86,52 +86,52 @@ enum lease_execution_status {
 	LEASE_EXECUTION_SUCCEEDED,
 	LEASE_EXECUTION_FAILED,
 	LEASE_EXECUTION_LEASE_EXPIRED, /* its worker was lost: whether it took effect is unknown */
-	LEASE_EXECUTION_ABANDONED,     /* its attempt ended otherwise: unknown as well */
+	LEASE_EXECUTION_ABANDONED, /* its attempt ended otherwise: unknown as well */
 };
 
 enum lease_refusal {
-	LEASE_NOT_FOUND = 1,	  /* no such run; for lease_claim_next: no run is due */
-	LEASE_HELD,		  /* another attempt is open on the run */
-	LEASE_NOT_OWNER,	  /* the fencing token names no attempt of this owner */
-	LEASE_EXPIRED,		  /* the owner's attempt is over: its lease ran out, or it was closed */
-	LEASE_TERMINAL,		  /* the run has ended */
-	LEASE_CANCEL_REQUESTED,	  /* only `cancelled` may end this run now */
-	LEASE_DEADLINE,		  /* the run's deadline has passed */
-	LEASE_NOT_BEFORE,	  /* the run is not due yet */
-	LEASE_STALE_VERSION,	  /* state_version is not the expected one */
+	LEASE_NOT_FOUND = 1, /* no such run; for lease_claim_next: no run is due */
+	LEASE_HELD, /* another attempt is open on the run */
+	LEASE_NOT_OWNER, /* the fencing token names no attempt of this owner */
+	LEASE_EXPIRED, /* the owner's attempt is over: its lease ran out, or it was closed */
+	LEASE_TERMINAL, /* the run has ended */
+	LEASE_CANCEL_REQUESTED, /* only `cancelled` may end this run now */
+	LEASE_DEADLINE, /* the run's deadline has passed */
+	LEASE_NOT_BEFORE, /* the run is not due yet */
+	LEASE_STALE_VERSION, /* state_version is not the expected one */
 	LEASE_OPERATION_CONFLICT, /* the operation_id belongs to another node or run */
-	LEASE_ILLEGAL,		  /* the command does not fit the run's status */
+	LEASE_ILLEGAL, /* the command does not fit the run's status */
 };
 
 enum lease_policy {
-	LEASE_POLICY_RECORD,  /* close the attempt, leave the run as it is: whoever may, claims it */
-	LEASE_POLICY_FAIL,    /* the run becomes failed, `worker_lease_expired` */
+	LEASE_POLICY_RECORD, /* close the attempt, leave the run as it is: whoever may, claims it */
+	LEASE_POLICY_FAIL, /* the run becomes failed, `worker_lease_expired` */
 	LEASE_POLICY_REQUEUE, /* the run becomes pending, up to max_lease_losses in a row */
 };
 
 enum lease_errno {
-	LEASE_E_INVALID = -1,	 /* an argument; nothing was sent */
-	LEASE_E_MEMORY = -2,	 /* out of memory */
-	LEASE_E_BUSY = -3,	 /* the connection is not idle; nothing was sent */
+	LEASE_E_INVALID = -1, /* an argument; nothing was sent */
+	LEASE_E_MEMORY = -2, /* out of memory */
+	LEASE_E_BUSY = -3, /* the connection is not idle; nothing was sent */
 	LEASE_E_CONNECTION = -4, /* the connection is not there or was lost; see outcome_unknown */
-	LEASE_E_TIMEOUT = -5,	 /* no answer within `timeout`; the connection must be closed */
-	LEASE_E_SERVER = -6,	 /* the server refused; sqlstate tells why */
-	LEASE_E_PROTOCOL = -7,	 /* the answer has not the form that this library expects */
-	LEASE_E_READ_ONLY = -8,	 /* the server is a standby or read-only */
-	LEASE_E_SCHEMA = -9,	 /* schema `lease` is missing, too old or too new */
-	LEASE_E_SYSTEM = -10,	 /* the operating system refused (clock, random numbers) */
+	LEASE_E_TIMEOUT = -5, /* no answer within `timeout`; the connection must be closed */
+	LEASE_E_SERVER = -6, /* the server refused; sqlstate tells why */
+	LEASE_E_PROTOCOL = -7, /* the answer has not the form that this library expects */
+	LEASE_E_READ_ONLY = -8, /* the server is a standby or read-only */
+	LEASE_E_SCHEMA = -9, /* schema `lease` is missing, too old or too new */
+	LEASE_E_SYSTEM = -10, /* the operating system refused (clock, random numbers) */
 };
 
 /* What to do after an error; lease_error_advice tells. */
 enum lease_advice {
-	LEASE_ADVICE_FIX,	/* asking again will not help: a person must change something */
-	LEASE_ADVICE_RETRY,	/* ask again, at once or a little later */
+	LEASE_ADVICE_FIX, /* asking again will not help: a person must change something */
+	LEASE_ADVICE_RETRY, /* ask again, at once or a little later */
 	LEASE_ADVICE_RECONNECT, /* ask again on a new connection */
-	LEASE_ADVICE_SPLIT,	/* the data of one of several runs is at fault */
+	LEASE_ADVICE_SPLIT, /* the data of one of several runs is at fault */
 };
 
 struct lease_error {
-	int code;	  /* enum lease_errno */
+	int code; /* enum lease_errno */
 	char sqlstate[6]; /* "" where there is none */
 	bool outcome_unknown;
 	char message[512]; /* one line, no secrets; truncated where it must be */
@@ -172,22 +172,22 @@ struct lease_token {
  */
 struct lease_grant {
 	struct lease_token token;
-	int64_t state_version;	  /* the run's; 0 from a renewal, which does not look at the run */
-	int64_t now;		  /* database time of the grant */
+	int64_t state_version; /* the run's; 0 from a renewal, which does not look at the run */
+	int64_t now; /* database time of the grant */
 	int64_t lease_expires_at; /* database time */
-	int64_t deadline_at;	  /* LEASE_TIME_NONE: no deadline */
-	int64_t local_end;	  /* microseconds of CLOCK_BOOTTIME, see above */
-	bool cancel_requested;	  /* end the run with `cancelled` as soon as possible */
-	bool new_attempt;	  /* false: this owner had the lease, and it was refreshed */
+	int64_t deadline_at; /* LEASE_TIME_NONE: no deadline */
+	int64_t local_end; /* microseconds of CLOCK_BOOTTIME, see above */
+	bool cancel_requested; /* end the run with `cancelled` as soon as possible */
+	bool new_attempt; /* false: this owner had the lease, and it was refreshed */
 };
 
 struct lease_claim {
-	const char *run_id;   /* ignored by lease_claim_next */
+	const char *run_id; /* ignored by lease_claim_next */
 	const char *tenant_id; /* lease_claim_next only; NULL: any */
-	const char *owner;    /* see lease_owner_generate */
-	int64_t ttl;	      /* > 0; renew at a third of it, see lease_ttl_check */
+	const char *owner; /* see lease_owner_generate */
+	int64_t ttl; /* > 0; renew at a third of it, see lease_ttl_check */
 	const char *trace_id; /* NULL: none */
-	int64_t timeout;      /* for the whole call; 0: LEASE_TIMEOUT_DEFAULT */
+	int64_t timeout; /* for the whole call; 0: LEASE_TIMEOUT_DEFAULT */
 	bool take_over; /* lease_claim_next only: running runs without an open attempt, too */
 };
 
@@ -253,13 +253,13 @@ LEASE_PUBLIC int lease_renew_leases(PGconn *conn, const struct lease_token *toke
 struct lease_change {
 	bool changed; /* false: this very command had taken effect before, nothing was written */
 	enum lease_run_status status; /* the run's, afterwards */
-	int64_t state_version;	      /* the run's, afterwards */
+	int64_t state_version; /* the run's, afterwards */
 };
 
 struct lease_release {
 	struct lease_token token;
-	int64_t delay;		   /* the run is not due before now + delay; 0: due at once */
-	const char *error_code;	   /* why; NULL: none */
+	int64_t delay; /* the run is not due before now + delay; 0: due at once */
+	const char *error_code; /* why; NULL: none */
 	const char *error_message; /* NULL: none */
 	int64_t timeout;
 };
@@ -281,10 +281,10 @@ LEASE_PUBLIC int lease_suspend(PGconn *conn, const struct lease_token *token, in
 			       struct lease_change *ret, struct lease_error *reterr);
 
 struct lease_finish {
-	const char *run_id;	  /* used when `token` is NULL */
+	const char *run_id; /* used when `token` is NULL */
 	const struct lease_token *token;
 	enum lease_run_status status; /* one of the terminal ones */
-	const char *error_code;	  /* NULL: none */
+	const char *error_code; /* NULL: none */
 	const char *error_message; /* NULL: none */
 	int64_t expected_version; /* without token only; 0: any */
 	int64_t timeout;
@@ -307,8 +307,8 @@ struct lease_node_start {
 	struct lease_token token;
 	const char *node_id;
 	const char *operation_id; /* the idempotency key of its side effect; NULL: it has none */
-	const char *input_ref;	  /* a registered content; NULL: none */
-	const char *trace_id;	  /* NULL: none */
+	const char *input_ref; /* a registered content; NULL: none */
+	const char *trace_id; /* NULL: none */
 	int64_t timeout;
 };
 
@@ -340,7 +340,7 @@ struct lease_node_finish {
 	enum lease_execution_status status; /* SUCCEEDED or FAILED */
 	const char *normalized_error; /* FAILED, there obligatory: `timeout`, `rate_limited` … */
 	const char *error_message; /* NULL: none */
-	const char *output_ref;	   /* a registered content; NULL: none */
+	const char *output_ref; /* a registered content; NULL: none */
 	int64_t timeout;
 };
 
@@ -354,9 +354,9 @@ LEASE_PUBLIC int lease_node_finish(PGconn *conn, const struct lease_node_finish 
 
 enum lease_operation_state {
 	LEASE_OPERATION_NEVER_TRIED,
-	LEASE_OPERATION_RUNNING,   /* an execution that carries it is open */
-	LEASE_OPERATION_UNKNOWN,   /* an execution was lost or abandoned: reconcile before retrying */
-	LEASE_OPERATION_FAILED,	   /* tried, and every end is known */
+	LEASE_OPERATION_RUNNING, /* an execution that carries it is open */
+	LEASE_OPERATION_UNKNOWN, /* an execution was lost or abandoned: reconcile before retrying */
+	LEASE_OPERATION_FAILED, /* tried, and every end is known */
 	LEASE_OPERATION_SUCCEEDED, /* with output_ref */
 };
 
@@ -364,8 +364,8 @@ struct lease_operation {
 	enum lease_operation_state state;
 	char run_id[LEASE_ID_MAX + 1], node_id[LEASE_ID_MAX + 1]; /* "" when never tried */
 	int32_t executions; /* that carry it */
-	int32_t unknown;    /* of these, lost or abandoned */
-	char output_ref[LEASE_REF_MAX + 1];	  /* "": none */
+	int32_t unknown; /* of these, lost or abandoned */
+	char output_ref[LEASE_REF_MAX + 1]; /* "": none */
 	char normalized_error[LEASE_ID_MAX + 1]; /* of the newest failed one; "": none */
 };
 
@@ -378,7 +378,7 @@ LEASE_PUBLIC int lease_operation_lookup(PGconn *conn, const char *operation_id,
 /* What a payload is known by; the bytes lie in the store that `content_ref` names. */
 struct lease_content {
 	char content_ref[LEASE_REF_MAX + 1]; /* file://…, s3://… */
-	char hash[72];			     /* "sha256:" and 64 lower case hexadecimal digits */
+	char hash[72]; /* "sha256:" and 64 lower case hexadecimal digits */
 	char media_type[LEASE_ID_MAX + 1];
 	int64_t size_bytes;
 	int32_t schema_version; /* of what the payload holds, from 1 */
@@ -397,8 +397,8 @@ LEASE_PUBLIC int lease_content_lookup(PGconn *conn, const char *content_ref,
 struct lease_checkpoint {
 	struct lease_token token;
 	const char *checkpoint_id; /* new; the same again is a repetition */
-	const char *content_ref;   /* a registered content; NULL: none */
-	int64_t expected_version;  /* state_version that the caller built on; > 0 */
+	const char *content_ref; /* a registered content; NULL: none */
+	int64_t expected_version; /* state_version that the caller built on; > 0 */
 	int64_t timeout;
 };
 
@@ -418,10 +418,10 @@ LEASE_PUBLIC int lease_plan_change(PGconn *conn, const struct lease_token *token
 /* -- applications and operators ---------------------------------------------------------------- */
 
 struct lease_submission {
-	const char *run_id;    /* NULL: a time-ordered UUID (version 7) is made */
+	const char *run_id; /* NULL: a time-ordered UUID (version 7) is made */
 	const char *tenant_id; /* NULL: "default" */
-	int64_t delay;	       /* not before now + delay; 0: at once */
-	int64_t deadline;      /* deadline_at = now + deadline, fixed from here on; 0: none */
+	int64_t delay; /* not before now + delay; 0: at once */
+	int64_t deadline; /* deadline_at = now + deadline, fixed from here on; 0: none */
 	int64_t timeout;
 };
 
@@ -461,7 +461,7 @@ struct lease_run {
 	int64_t state_version, plan_version;
 	int64_t not_before, deadline_at, cancel_requested_at;
 	int64_t created_at, updated_at, finished_at;
-	char *terminal_error_code;    /* NULL: none */
+	char *terminal_error_code; /* NULL: none */
 	char *terminal_error_message; /* NULL: none */
 };
 
@@ -512,7 +512,7 @@ struct lease_event {
 	int64_t event_id;
 	int64_t at;
 	char *kind, *run_id;
-	int32_t attempt_no;   /* 0: none */
+	int32_t attempt_no; /* 0: none */
 	int32_t execution_no; /* 0: none */
 	char *node_id, *from_status, *to_status, *outcome, *owner, *error_code, *reference;
 };
@@ -560,10 +560,10 @@ LEASE_PUBLIC void lease_event_batch_free(struct lease_event_batch *batch);
 struct lease_status {
 	int64_t now;
 	int64_t runs_pending, runs_running, runs_waiting;
-	int64_t attempts_open;	  /* expired ones included */
+	int64_t attempts_open; /* expired ones included */
 	int64_t attempts_expired; /* open, and the lease is over */
 	int64_t oldest_expired_at; /* end of the lease that is over for longest; LEASE_TIME_NONE */
-	int64_t next_end_at;	   /* the next end of a lease that still holds; LEASE_TIME_NONE */
+	int64_t next_end_at; /* the next end of a lease that still holds; LEASE_TIME_NONE */
 };
 
 LEASE_PUBLIC int lease_read_status(PGconn *conn, struct lease_status *ret,
@@ -579,13 +579,13 @@ LEASE_PUBLIC int lease_check_database(PGconn *conn, int64_t timeout, struct leas
 /* -- reconciling --------------------------------------------------------------------------------*/
 
 struct lease_sweep_options {
-	int64_t interval;	   /* from one horizon scan to the next; a ceiling, see below */
-	int64_t orphan_interval;   /* from one look for orphans and passed deadlines to the next */
+	int64_t interval; /* from one horizon scan to the next; a ceiling, see below */
+	int64_t orphan_interval; /* from one look for orphans and passed deadlines to the next */
 	int64_t statement_timeout; /* set in each transaction */
-	int64_t lock_timeout;	   /* set in each transaction */
-	int batch_size;		   /* runs closed in one transaction */
-	int scan_page;		   /* open attempts read by one statement */
-	int due_limit;		   /* ends of leases kept in memory */
+	int64_t lock_timeout; /* set in each transaction */
+	int batch_size; /* runs closed in one transaction */
+	int scan_page; /* open attempts read by one statement */
+	int due_limit; /* ends of leases kept in memory */
 	enum lease_policy policy;
 	int max_lease_losses; /* with requeue; 0: no limit */
 	bool notify; /* NOTIFY lease_events, once a transaction */
@@ -597,11 +597,11 @@ LEASE_PUBLIC void lease_sweep_options_init(struct lease_sweep_options *options);
 /* One run that the reconciler wrote to. Strings are borrowed for the call. */
 struct lease_closed {
 	const char *run_id;
-	int32_t attempt_no;   /* 0: the run had no open attempt, only its row moved */
-	const char *owner;    /* NULL when attempt_no is 0 */
+	int32_t attempt_no; /* 0: the run had no open attempt, only its row moved */
+	const char *owner; /* NULL when attempt_no is 0 */
 	int64_t lease_expires_at;
-	int64_t closed_at;    /* closed_at - lease_expires_at is the detection lag */
-	bool moved;	      /* the run's status changed */
+	int64_t closed_at; /* closed_at - lease_expires_at is the detection lag */
+	bool moved; /* the run's status changed */
 	enum lease_run_status status; /* the run's, afterwards */
 	const char *error_code; /* the run's terminal_error_code, else the attempt's error_code */
 };
@@ -613,28 +613,28 @@ struct lease_skipped {
 };
 
 struct lease_sweep_callbacks {
-	void (*closed)(void *arg, const struct lease_closed *closed);	 /* may be NULL */
+	void (*closed)(void *arg, const struct lease_closed *closed); /* may be NULL */
 	void (*skipped)(void *arg, const struct lease_skipped *skipped); /* may be NULL */
 	void *arg;
 };
 
 struct lease_sweep_figures {
 	/* since lease_sweep_new */
-	int64_t passes;		/* horizon scans that came to their end */
-	int64_t failures;	/* operations that failed */
-	int64_t closed;		/* attempts closed as lease_expired */
+	int64_t passes; /* horizon scans that came to their end */
+	int64_t failures; /* operations that failed */
+	int64_t closed; /* attempts closed as lease_expired */
 	int64_t moved[LEASE_RUN_INTERRUPTED + 1]; /* runs moved, by the status they went to */
-	int64_t skipped;	/* runs passed over because of an error of their own */
-	int64_t contended;	/* times that a run was locked by somebody else */
+	int64_t skipped; /* runs passed over because of an error of their own */
+	int64_t contended; /* times that a run was locked by somebody else */
 	/* of the last complete pass */
-	int64_t open, expired;	   /* open attempts, and those of them whose lease was over */
+	int64_t open, expired; /* open attempts, and those of them whose lease was over */
 	int64_t oldest_expired_at; /* LEASE_TIME_NONE */
-	int64_t scan_duration;	   /* spent in scan statements */
-	int64_t next_interval;	   /* the interval in force */
-	bool stretched;		   /* it is longer than asked for, because scanning takes long */
+	int64_t scan_duration; /* spent in scan statements */
+	int64_t next_interval; /* the interval in force */
+	bool stretched; /* it is longer than asked for, because scanning takes long */
 	/* now */
-	int64_t due;		/* ends waiting in memory */
-	int64_t passed_at;	/* CLOCK_MONOTONIC of the last complete pass; 0: none yet */
+	int64_t due; /* ends waiting in memory */
+	int64_t passed_at; /* CLOCK_MONOTONIC of the last complete pass; 0: none yet */
 };
 
 /*

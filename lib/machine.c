@@ -15,9 +15,9 @@ const char LEASE_ERROR_LOSSES[] = "lease_losses_exhausted";
 const char LEASE_ERROR_SUSPENDED[] = "suspended";
 
 static const char *const status_names[] = {
-	[LEASE_RUN_PENDING] = "pending",     [LEASE_RUN_RUNNING] = "running",
-	[LEASE_RUN_WAITING] = "waiting",     [LEASE_RUN_COMPLETED] = "completed",
-	[LEASE_RUN_FAILED] = "failed",	     [LEASE_RUN_CANCELLED] = "cancelled",
+	[LEASE_RUN_PENDING] = "pending",         [LEASE_RUN_RUNNING] = "running",
+	[LEASE_RUN_WAITING] = "waiting",         [LEASE_RUN_COMPLETED] = "completed",
+	[LEASE_RUN_FAILED] = "failed",           [LEASE_RUN_CANCELLED] = "cancelled",
 	[LEASE_RUN_INTERRUPTED] = "interrupted",
 };
 

@@ -17,7 +17,7 @@ enum lease_command_kind {
 	COMMAND_RELEASE,
 	COMMAND_SUSPEND,
 	COMMAND_RESUME,
-	COMMAND_FINISH,	 /* set_terminal_status by the owner */
+	COMMAND_FINISH, /* set_terminal_status by the owner */
 	COMMAND_GIVE_UP, /* set_terminal_status of a run that nobody works on */
 	COMMAND_REQUEST_CANCEL,
 	COMMAND_RECONCILE,
@@ -33,20 +33,20 @@ struct lease_command {
 	enum lease_command_kind kind;
 	const char *run_id;
 	int32_t attempt_no; /* the fencing token's; 0: none */
-	const char *owner;  /* the fencing token's or the claimant's; NULL: none */
-	int64_t ttl;	    /* mark_running, renew */
-	int64_t delay;	    /* release */
+	const char *owner; /* the fencing token's or the claimant's; NULL: none */
+	int64_t ttl; /* mark_running, renew */
+	int64_t delay; /* release */
 	enum lease_run_status to; /* finish */
 	const char *error_code, *error_message;
 	const char *trace_id;
 	int64_t expected_version; /* 0: any */
 	enum lease_policy policy; /* reconcile */
-	int32_t max_losses;	  /* reconcile, policy requeue; 0: no limit */
+	int32_t max_losses; /* reconcile, policy requeue; 0: no limit */
 	const char *node_id;
-	int32_t execution_no;	  /* finish_node */
+	int32_t execution_no; /* finish_node */
 	enum lease_execution_status execution_status; /* finish_node */
 	const char *operation_id; /* start_node; NULL: no side effect */
-	const char *content_ref;  /* a node's input or output, a checkpoint's content; NULL: none */
+	const char *content_ref; /* a node's input or output, a checkpoint's content; NULL: none */
 	const char *checkpoint_id;
 };
 
@@ -68,15 +68,15 @@ struct lease_facts {
 		enum lease_outcome outcome;
 		const char *error_code;
 	} named;
-	bool owner_closed;	 /* the owner stands on a closed attempt of the run */
+	bool owner_closed; /* the owner stands on a closed attempt of the run */
 	int32_t last_attempt_no; /* the highest; 0: none */
-	int32_t losses;		 /* newest closed attempts without a break that are lease_expired */
+	int32_t losses; /* newest closed attempts without a break that are lease_expired */
 	const char *checkpoint_id; /* the run's current one */
 	/* of the node that the command names */
 	struct {
 		int32_t last_execution_no; /* 0: it was never executed */
 		enum lease_execution_status state; /* of its newest execution */
-		const char *output_ref;		   /* the same */
+		const char *output_ref; /* the same */
 		bool operation_found, operation_here; /* known; and of this node and run */
 		int32_t named_execution_no; /* the execution that the command names; 0: none */
 		int32_t named_run_attempt_no;
@@ -85,20 +85,20 @@ struct lease_facts {
 };
 
 enum lease_verdict {
-	VERDICT_APPLY,	   /* write what the decision says */
+	VERDICT_APPLY, /* write what the decision says */
 	VERDICT_UNCHANGED, /* it is so already: write nothing, report success */
 	VERDICT_REFUSE,
 };
 
 enum lease_step {
 	ATTEMPT_KEEP,
-	ATTEMPT_OPEN,	    /* open last_attempt_no + 1 */
-	ATTEMPT_TAKE_OVER,  /* close the open one as lease_expired, then open last_attempt_no + 1 */
-	ATTEMPT_REFRESH,    /* heartbeat and lease */
-	ATTEMPT_CLOSE,	    /* by its owner */
+	ATTEMPT_OPEN, /* open last_attempt_no + 1 */
+	ATTEMPT_TAKE_OVER, /* close the open one as lease_expired, then open last_attempt_no + 1 */
+	ATTEMPT_REFRESH, /* heartbeat and lease */
+	ATTEMPT_CLOSE, /* by its owner */
 	ATTEMPT_CLOSE_LOST, /* the open one, if any, as lease_expired: its lease is over */
 	ATTEMPT_MARK_CANCEL, /* cancel_requested_at on run and open attempt */
-	EXECUTION_OPEN,	     /* last_execution_no + 1 of the node, under the open attempt */
+	EXECUTION_OPEN, /* last_execution_no + 1 of the node, under the open attempt */
 	EXECUTION_CLOSE,
 	CHECKPOINT_RECORD,
 	PLAN_CHANGE,
@@ -108,9 +108,9 @@ struct lease_decision {
 	enum lease_verdict verdict;
 	enum lease_refusal refusal; /* VERDICT_REFUSE */
 	enum lease_step step;
-	bool move;		  /* the run's status changes to `to` */
+	bool move; /* the run's status changes to `to` */
 	enum lease_run_status to; /* the run's status afterwards, moved or not */
-	int64_t delay;		  /* moved to pending: not_before = now + delay; 0: as it is */
+	int64_t delay; /* moved to pending: not_before = now + delay; 0: as it is */
 	enum lease_outcome outcome; /* of the attempt that closes */
 	const char *attempt_error_code, *attempt_error_message;
 	const char *run_error_code, *run_error_message; /* moved to a terminal status */
@@ -124,8 +124,8 @@ void lease_decide(const struct lease_facts *facts, const struct lease_command *c
 /* The table, for tests and for the page that is generated from it. */
 struct lease_rule {
 	enum lease_command_kind command;
-	unsigned from;	   /* bit mask over enum lease_run_status */
-	int guard;	   /* index for lease_guard_text */
+	unsigned from; /* bit mask over enum lease_run_status */
+	int guard; /* index for lease_guard_text */
 	enum lease_verdict verdict;
 	enum lease_refusal refusal;
 	enum lease_step step;
@@ -133,8 +133,8 @@ struct lease_rule {
 	enum lease_outcome outcome; /* NONE with ATTEMPT_CLOSE: the word of `to` */
 	const char *run_error_code;
 };
-#define TO_SAME (-1)	  /* the run's status stays */
-#define TO_COMMAND (-2)	  /* the status that the command names */
+#define TO_SAME (-1) /* the run's status stays */
+#define TO_COMMAND (-2) /* the status that the command names */
 
 extern const struct lease_rule lease_rules[];
 extern const int lease_rules_count;
@@ -147,9 +147,9 @@ int lease_outcome_parse(const char *name); /* -1: none of them */
 int lease_execution_status_parse(const char *name); /* -1: none of them */
 
 /* Words that others must not spell. */
-extern const char LEASE_ERROR_WORKER_LOST[];	/* worker_lease_expired */
-extern const char LEASE_ERROR_DEADLINE[];	/* deadline_exceeded */
-extern const char LEASE_ERROR_LOSSES[];		/* lease_losses_exhausted */
-extern const char LEASE_ERROR_SUSPENDED[];	/* suspended */
+extern const char LEASE_ERROR_WORKER_LOST[]; /* worker_lease_expired */
+extern const char LEASE_ERROR_DEADLINE[]; /* deadline_exceeded */
+extern const char LEASE_ERROR_LOSSES[]; /* lease_losses_exhausted */
+extern const char LEASE_ERROR_SUSPENDED[]; /* suspended */
 
 #endif

@@ -76,9 +76,7 @@ void bind_milliseconds(struct batch *batch, int64_t microseconds)
 	int64_t milliseconds = microseconds / 1000 + (microseconds % 1000 > 0);
 
 	/* the server's settings are 32 bits wide, and 0 would mean no timeout at all */
-	bind_int(batch, milliseconds < 1	  ? 1
-			: milliseconds > INT32_MAX ? INT32_MAX
-						   : milliseconds);
+	bind_int(batch, milliseconds < 1 ? 1 : milliseconds > INT32_MAX ? INT32_MAX : milliseconds);
 }
 
 void batch_done(struct batch *batch)
@@ -457,8 +455,7 @@ void connection_end(PGconn *conn, bool was_nonblocking)
 		PQsetnonblocking(conn, 0);
 }
 
-int pump_run(PGconn *conn, struct operation operation, int64_t timeout,
-	     struct lease_error *reterr)
+int pump_run(PGconn *conn, struct operation operation, int64_t timeout, struct lease_error *reterr)
 {
 	struct pump pump = { 0 };
 	bool was_nonblocking;
@@ -538,18 +535,17 @@ int read_form(const PGresult *result, const char *form, struct lease_error *rete
 		const struct column_type *type = column_type(form[column]);
 
 		if (PQftype(result, column) != type->oid || PQfformat(result, column) != 1)
-			return lease_error_set(reterr, LEASE_E_PROTOCOL,
-					       "column %d has type %u in format %d, expected %u in 1",
-					       column + 1, PQftype(result, column),
-					       PQfformat(result, column), type->oid);
+			return lease_error_set(
+				reterr, LEASE_E_PROTOCOL,
+				"column %d has type %u in format %d, expected %u in 1", column + 1,
+				PQftype(result, column), PQfformat(result, column), type->oid);
 		for (int row = 0; row < PQntuples(result) && type->length >= 0; row++)
 			if (!PQgetisnull(result, row, column) &&
 			    PQgetlength(result, row, column) != type->length)
-				return lease_error_set(reterr, LEASE_E_PROTOCOL,
-						       "row %d, column %d has length %d, expected %d",
-						       row + 1, column + 1,
-						       PQgetlength(result, row, column),
-						       type->length);
+				return lease_error_set(
+					reterr, LEASE_E_PROTOCOL,
+					"row %d, column %d has length %d, expected %d", row + 1,
+					column + 1, PQgetlength(result, row, column), type->length);
 	}
 	return 0;
 }

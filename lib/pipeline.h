@@ -28,7 +28,7 @@ struct statement {
 struct batch {
 	struct statement statements[BATCH_STATEMENTS];
 	int n;
-	bool commits;	/* its effect may be durable before the answer has come */
+	bool commits; /* its effect may be durable before the answer has come */
 	bool no_memory; /* a bind failed; the pump refuses to send */
 };
 
@@ -67,7 +67,7 @@ struct pump {
 	struct operation operation;
 	enum pump_state state;
 	struct batch batch;
-	int received;	      /* statements of the batch that are answered */
+	int received; /* statements of the batch that are answered */
 	bool rolling_back;
 	int failed_statement; /* index within its batch of the statement that failed; -1 */
 	struct lease_error error; /* the first one; code 0: none */
@@ -81,8 +81,7 @@ void pump_abandon(struct pump *pump);
 bool pump_is_idle(const struct pump *pump);
 
 /* Runs an operation to its end, waiting at most `timeout` microseconds. */
-int pump_run(PGconn *conn, struct operation operation, int64_t timeout,
-	     struct lease_error *reterr);
+int pump_run(PGconn *conn, struct operation operation, int64_t timeout, struct lease_error *reterr);
 
 /* An operation of one batch. The result that `take` gets is borrowed. */
 struct exchange {

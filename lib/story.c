@@ -135,9 +135,9 @@ static void free_events(struct lease_event *events, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		struct lease_event *event = &events[i];
-		char *texts[] = { event->kind,	     event->run_id,  event->node_id,
-				  event->from_status, event->to_status, event->outcome,
-				  event->owner,	     event->error_code, event->reference };
+		char *texts[] = { event->kind,        event->run_id,     event->node_id,
+				  event->from_status, event->to_status,  event->outcome,
+				  event->owner,       event->error_code, event->reference };
 
 		for (size_t k = 0; k < sizeof(texts) / sizeof(texts[0]); k++)
 			free(texts[k]);
@@ -190,8 +190,8 @@ static int take_explanation(struct lease_story *story, const PGresult *result,
 
 	if (r < 0 || PQntuples(result) == 0)
 		return r;
-	return COPY_TEXTS(result, 0, reterr, ((const int[]){ 0, 1 }),
-			  &story->current_checkpoint_id, &story->unexplained);
+	return COPY_TEXTS(result, 0, reterr, ((const int[]){ 0, 1 }), &story->current_checkpoint_id,
+			  &story->unexplained);
 }
 
 static int take_story(struct reading *reading, int index, const PGresult *result,
@@ -252,7 +252,7 @@ int lease_read_story(PGconn *conn, const char *run_id, struct lease_story **ret,
 struct following {
 	struct lease_event_batch *batch;
 	char *older, *newer; /* the window; newer NULL: it is to be opened */
-	int64_t lowest;	     /* event_id, see open_window.sql; 0: none */
+	int64_t lowest; /* event_id, see open_window.sql; 0: none */
 	int64_t after;
 	int limit;
 };
@@ -283,8 +283,7 @@ static const char *parse_part(const char *text, int64_t *ret)
 }
 
 /* Parts of a cursor, see the head of the file. Whether they are snapshots, the server says. */
-static int parse_cursor(struct following *following, const char *cursor,
-			struct lease_error *reterr)
+static int parse_cursor(struct following *following, const char *cursor, struct lease_error *reterr)
 {
 	const char *rest;
 	size_t length;
@@ -386,9 +385,9 @@ static int take_following(struct reading *reading, int index, const PGresult *re
 
 static int read_window(PGconn *conn, struct following *following, struct lease_error *reterr)
 {
-	struct reading reading = {
-		.fill = fill_following, .take = take_following, .ret = following
-	};
+	struct reading reading = { .fill = fill_following,
+				   .take = take_following,
+				   .ret = following };
 
 	return run_reading(conn, &reading, reterr);
 }
@@ -435,8 +434,8 @@ static int follow(PGconn *conn, struct following *following, struct lease_error 
 	return r == 0 ? make_cursor(following, reterr) : r;
 }
 
-int lease_events_after(PGconn *conn, const char *cursor, int limit,
-		       struct lease_event_batch **ret, struct lease_error *reterr)
+int lease_events_after(PGconn *conn, const char *cursor, int limit, struct lease_event_batch **ret,
+		       struct lease_error *reterr)
 {
 	struct following following = { .limit = limit };
 	struct lease_error error = { 0 };

@@ -44,7 +44,7 @@ struct lease_sweep {
 	struct database_check check;
 
 	/* scans */
-	enum activity scan;	/* the one under way, or IDLE */
+	enum activity scan; /* the one under way, or IDLE */
 	char cursor[LEASE_ID_MAX + 1];
 	bool page_was_sent;
 	int page_size; /* of the page in flight: the option may change meanwhile */
@@ -205,8 +205,7 @@ static void put_back(struct lease_sweep *sweep, const struct due_entry *entry, i
 {
 	int64_t soon = clock_monotonic() + backoff(RETRY_LOCKED, RETRY_LOCKED_MAX, entry->tries);
 
-	due_add(&sweep->due, entry->run_id, max64(soon, not_before), entry->tries + 1,
-		entry->list);
+	due_add(&sweep->due, entry->run_id, max64(soon, not_before), entry->tries + 1, entry->list);
 }
 
 static int by_run_id(const void *a, const void *b)
@@ -483,8 +482,8 @@ static int take_page(struct lease_sweep *sweep, const PGresult *result, struct l
 	seen->open += read_int(result, 0, 2);
 	seen->expired += read_int(result, 0, 5);
 	oldest = read_time(result, 0, 3);
-	if (oldest != LEASE_TIME_NONE && (seen->oldest_expired_at == LEASE_TIME_NONE ||
-					  oldest < seen->oldest_expired_at))
+	if (oldest != LEASE_TIME_NONE &&
+	    (seen->oldest_expired_at == LEASE_TIME_NONE || oldest < seen->oldest_expired_at))
 		seen->oldest_expired_at = oldest;
 	if (!PQgetisnull(result, 0, 6) && read_int(result, 0, 6) > 0)
 		sweep->shortest_ttl = min64(sweep->shortest_ttl, read_int(result, 0, 6));
@@ -525,8 +524,7 @@ static int take_list(struct lease_sweep *sweep, const PGresult *result, struct l
 	} else {
 		sweep->scan = IDLE;
 		due_forget(&sweep->due, sweep->orphan_list - 2);
-		sweep->orphans_at =
-			sweep->once ? INT64_MAX : now + sweep->options.orphan_interval;
+		sweep->orphans_at = sweep->once ? INT64_MAX : now + sweep->options.orphan_interval;
 	}
 	return 0;
 }
@@ -559,7 +557,7 @@ static int scan_next(void *self, struct batch *batch, struct lease_error *reterr
 	batch_add(batch, lease_sql_settings_scan);
 	bind_milliseconds(batch, options->statement_timeout);
 	bind_milliseconds(batch, options->lock_timeout);
-	batch_add(batch, sweep->scan == SCANNING	   ? lease_sql_scan_page
+	batch_add(batch, sweep->scan == SCANNING           ? lease_sql_scan_page
 			 : sweep->scan == SCANNING_ORPHANS ? lease_sql_scan_orphans
 							   : lease_sql_scan_deadlines);
 	bind_text(batch, sweep->cursor);

@@ -168,8 +168,9 @@ static void add_close_and_move(struct txn *txn, struct batch *batch)
 		array_add_text(&column[9], decision->run_error_code);
 		array_add_text(&column[10], decision->run_error_message);
 		array_add_text(&column[11], lease_run_status_name(item->facts.status));
-		array_add_text(&column[12], lease_execution_status_name(
-						    lease_execution_status_after(decision->outcome)));
+		array_add_text(&column[12],
+			       lease_execution_status_name(
+				       lease_execution_status_after(decision->outcome)));
 	}
 	add(txn, batch, ROLE_CLOSE, lease_sql_close_and_move);
 	for (size_t i = 0; i < 13; i++)
@@ -420,7 +421,9 @@ static int read_facts(const PGresult *result, int row, struct lease_facts *ret,
 	};
 	if (lease_run_status_parse(status) < 0 || (outcome && lease_outcome_parse(outcome) < 0))
 		return lease_error_set(reterr, LEASE_E_PROTOCOL, "unknown status or outcome '%s'",
-				       outcome ? outcome : status ? status : "NULL");
+				       outcome  ? outcome
+				       : status ? status
+						: "NULL");
 	return 0;
 }
 
@@ -633,7 +636,7 @@ static int next(void *self, struct batch *batch, struct lease_error *reterr)
 
 struct operation txn_operation(struct txn *txn)
 {
-	txn->step = txn->lock == TXN_LOOK ? STEP_LOOK
+	txn->step = txn->lock == TXN_LOOK        ? STEP_LOOK
 		    : txn->lock == TXN_LOCK_NEXT ? STEP_LOCK_NEXT
 						 : STEP_LOCK;
 	for (size_t i = 0; i < txn->n; i++) {

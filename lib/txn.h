@@ -18,7 +18,7 @@
 struct txn_item {
 	struct lease_command command;
 	/* set by the transaction */
-	bool locked;  /* false: somebody else has it, or there is no such run */
+	bool locked; /* false: somebody else has it, or there is no such run */
 	struct lease_facts facts; /* its strings live until txn_done */
 	struct lease_decision decision;
 	bool applied; /* the decision's writes took place; false: a guard did not hold */
@@ -30,18 +30,18 @@ struct txn_item {
 };
 
 enum txn_lock {
-	TXN_LOCK,	/* wait for locked rows, up to lock_timeout */
-	TXN_LOCK_SKIP,	/* pass over them */
-	TXN_LOCK_NEXT,	/* one item: take the next run that is due; fills in command.run_id */
-	TXN_LOOK,	/* lock nothing, decide, write nothing: why was it refused? */
+	TXN_LOCK, /* wait for locked rows, up to lock_timeout */
+	TXN_LOCK_SKIP, /* pass over them */
+	TXN_LOCK_NEXT, /* one item: take the next run that is due; fills in command.run_id */
+	TXN_LOOK, /* lock nothing, decide, write nothing: why was it refused? */
 };
 
 struct txn {
 	enum txn_lock lock;
 	int64_t statement_timeout, lock_timeout;
 	const char *tenant_id; /* TXN_LOCK_NEXT; NULL: any */
-	bool take_over;	       /* TXN_LOCK_NEXT: running runs without an open attempt, too */
-	const char *notify;    /* lease.notify for this transaction; NULL: as it is set */
+	bool take_over; /* TXN_LOCK_NEXT: running runs without an open attempt, too */
+	const char *notify; /* lease.notify for this transaction; NULL: as it is set */
 	/* the caller's, sorted by run_id, each run once; commands about nodes and checkpoints alone */
 	struct txn_item *items;
 	size_t n;
@@ -49,7 +49,7 @@ struct txn {
 	int step;
 	PGresult *looked, *looked_node, *next_run;
 	int role[BATCH_STATEMENTS]; /* what each statement of the batch is */
-	size_t *position[3];	     /* items of each kind of array statement, in its order */
+	size_t *position[3]; /* items of each kind of array statement, in its order */
 	size_t n_position[3];
 };
 

@@ -122,7 +122,7 @@ int result_of(const struct txn_item *item)
 }
 
 int run_change(PGconn *conn, const struct lease_command *command, int64_t timeout,
-		      struct lease_change *ret, struct lease_error *reterr)
+	       struct lease_change *ret, struct lease_error *reterr)
 {
 	struct txn_item item = { .command = *command };
 	struct txn txn = { .lock = TXN_LOCK, .items = &item, .n = 1 };

@@ -21,7 +21,7 @@ static const struct measurement measurements[] = {
 	{ "renewals", "renewals of single leases and of many at once", measure_renewals },
 	{ "sweeps", "closing many expired leases, and how long rows stay locked", measure_sweeps },
 	{ "detection", "from a lease's end to its attempt being closed by the daemon",
-		measure_detection },
+	  measure_detection },
 	{ "idle", "what the daemon costs while nothing happens", measure_idle },
 };
 
@@ -35,7 +35,7 @@ static struct {
 static int n_figures;
 
 void figure(const char *name, double value, const char *unit, enum aim aim, double bound,
-	const char *what)
+	    const char *what)
 {
 	if (n_figures == FIGURES_MAX || !isfinite(value))
 		die("%s: no room for it, or it is no number", name);
@@ -80,17 +80,19 @@ static const char *number_text(double value, char text[32])
 {
 	double size = fabs(value);
 
-	snprintf(text, 32, "%.*f", size >= 1000 || value == floor(value) ? 0
-				   : size >= 100			 ? 1
-				   : size >= 10				 ? 2
-									 : 3, value);
+	snprintf(text, 32, "%.*f",
+		 size >= 1000 || value == floor(value) ? 0
+		 : size >= 100                         ? 1
+		 : size >= 10                          ? 2
+						       : 3,
+		 value);
 	return text;
 }
 
 static bool falls_short(int i)
 {
 	return (figures[i].aim == AT_LEAST && figures[i].value < figures[i].bound) ||
-		(figures[i].aim == AT_MOST && figures[i].value > figures[i].bound);
+	       (figures[i].aim == AT_MOST && figures[i].value > figures[i].bound);
 }
 
 static void print_table(void)
@@ -101,10 +103,13 @@ static void print_table(void)
 	for (int i = 0; i < n_figures; i++) {
 		aim[0] = '\0';
 		if (figures[i].aim != NO_AIM)
-			snprintf(aim, sizeof(aim), "%s %s%s", figures[i].aim == AT_LEAST ? ">=" : "<=",
-				number_text(figures[i].bound, bound), falls_short(i) ? " SHORT" : "");
+			snprintf(aim, sizeof(aim), "%s %s%s",
+				 figures[i].aim == AT_LEAST ? ">=" : "<=",
+				 number_text(figures[i].bound, bound),
+				 falls_short(i) ? " SHORT" : "");
 		printf("%-25s %10s  %-9s  %-14s  %s\n", figures[i].name,
-			number_text(figures[i].value, number), figures[i].unit, aim, figures[i].what);
+		       number_text(figures[i].value, number), figures[i].unit, aim,
+		       figures[i].what);
 	}
 }
 
@@ -144,7 +149,8 @@ static void print_usage(FILE *file)
 	      "  --history N  closed attempts behind them (1000000)\n"
 	      "  FILE         where to write the figures as JSON\n"
 	      "\n"
-	      "measurements:\n", file);
+	      "measurements:\n",
+	      file);
 	for (int i = 0; i < MEASUREMENTS; i++)
 		fprintf(file, "  %-12s %s\n", measurements[i].name, measurements[i].what);
 }
@@ -164,8 +170,8 @@ static long parse_count(const char *option, const char *text, long min)
 	errno = 0;
 	value = strtol(text, &end, 10);
 	if (errno || end == text || *end || value < min || value > 100000000) {
-		fprintf(stderr, "bench: %s takes a number from %ld to 100000000, not '%s'\n", option,
-			min, text);
+		fprintf(stderr, "bench: %s takes a number from %ld to 100000000, not '%s'\n",
+			option, min, text);
 		exit(EX_USAGE);
 	}
 	return value;
@@ -182,9 +188,12 @@ static const char *parse_measurement(const char *name)
 static void parse_options(struct bench *bench, int argc, char **argv)
 {
 	static const struct option options[] = {
-		{ "quick", no_argument, NULL, 'q' },	   { "only", required_argument, NULL, 'n' },
-		{ "open", required_argument, NULL, 'o' },  { "history", required_argument, NULL, 'h' },
-		{ "help", no_argument, NULL, '?' },	   { NULL, 0, NULL, 0 },
+		{ "quick", no_argument, NULL, 'q' },
+		{ "only", required_argument, NULL, 'n' },
+		{ "open", required_argument, NULL, 'o' },
+		{ "history", required_argument, NULL, 'h' },
+		{ "help", no_argument, NULL, '?' },
+		{ NULL, 0, NULL, 0 },
 	};
 	int option;
 
@@ -221,10 +230,10 @@ int main(int argc, char **argv)
 	parse_options(&bench, argc, argv);
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	figure("cores", (double)sysconf(_SC_NPROCESSORS_ONLN), "", NO_AIM, 0,
-		"shared by server, clients and daemon");
+	       "shared by server, clients and daemon");
 	figure("open_leases", (double)bench.open, "", NO_AIM, 0, "open attempts in the database");
 	figure("closed_attempts", (double)bench.history, "", NO_AIM, 0,
-		"closed ones behind them, of runs with random text ids");
+	       "closed ones behind them, of runs with random text ids");
 	for (int i = 0; i < MEASUREMENTS; i++)
 		if (!bench.only || strcmp(bench.only, measurements[i].name) == 0) {
 			progress("%s: %s", measurements[i].name, measurements[i].what);

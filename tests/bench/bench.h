@@ -16,10 +16,10 @@
 
 struct bench {
 	/* options */
-	bool quick;	/* fewer, shorter rounds and a smaller database */
+	bool quick; /* fewer, shorter rounds and a smaller database */
 	const char *only; /* one measurement; NULL: all of them */
-	long open;	/* open leases */
-	long history;	/* closed attempts behind them */
+	long open; /* open leases */
+	long history; /* closed attempts behind them */
 	const char *json; /* file to write; NULL: none */
 	/* the database that most measurements use, made when it is first asked for */
 	char *conninfo;
@@ -43,7 +43,7 @@ enum aim { NO_AIM, AT_LEAST, AT_MOST };
 
 /* `name` is the key in the JSON file and must not change lightly; all strings are literals. */
 void figure(const char *name, double value, const char *unit, enum aim aim, double bound,
-	const char *what);
+	    const char *what);
 
 /* Progress, on stderr: the table goes to stdout. */
 void progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -93,12 +93,12 @@ struct client {
 
 /* Opens the connections and shares out the tokens, which stay the caller's. */
 void clients_open(struct client clients[CLIENTS], const char *conninfo,
-	const struct lease_token *tokens, size_t n);
+		  const struct lease_token *tokens, size_t n);
 void clients_close(struct client clients[CLIENTS]);
 void clients_set(struct client clients[CLIENTS], const char *setting);
 double clients_server_us(struct client clients[CLIENTS]); /* all of them together */
 /* All clients repeat `step` for so long. Gives rows a second, and the rows themselves. */
 double clients_run(struct client clients[CLIENTS], long (*step)(struct client *), double seconds,
-	long *ret_rows);
+		   long *ret_rows);
 
 #endif

@@ -22,14 +22,16 @@ static void start_daemon(struct process *daemon, PGconn *conn, const char *conni
 	if (access(program, X_OK) != 0)
 		die("%s is missing: make builds it", program);
 	if (asprintf(&path, "%s/lease-reconciler.yaml", folder) < 0 ||
-		asprintf(&text,
-			"interval: 5s\npolicy: requeue\nmax_lease_losses: 3\nlog:\n  target: stderr\n"
-			"databases:\n  - name: bench\n    conninfo: \"%s\"\n", conninfo) < 0)
+	    asprintf(&text,
+		     "interval: 5s\npolicy: requeue\nmax_lease_losses: 3\nlog:\n  target: stderr\n"
+		     "databases:\n  - name: bench\n    conninfo: \"%s\"\n",
+		     conninfo) < 0)
 		die("out of memory");
 	write_file(path, text);
 	process_start(daemon, ((char *const[]){ program, "--config", path, NULL }), NULL);
-	wait_sql(conn, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() "
-		       "AND pid <> pg_backend_pid() AND backend_type = 'client backend')");
+	wait_sql(conn,
+		 "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() "
+		 "AND pid <> pg_backend_pid() AND backend_type = 'client backend')");
 	free(folder);
 	free(path);
 	free(text);
@@ -56,9 +58,10 @@ void measure_detection(struct bench *bench)
 	start_daemon(&daemon, bench->conn, bench->conninfo);
 	/* longer than the interval, as real ones are: a scan has listed each before it ends */
 	snprintf(ttl, sizeof(ttl), "interval '8 s' + random() * interval '%d s'", spread);
-	sql(bench->conn, "CREATE TEMP TABLE ending AS "
-			 "SELECT md5('ending ' || i)::uuid::text AS run_id FROM generate_series(1, %ld) i",
-		leases);
+	sql(bench->conn,
+	    "CREATE TEMP TABLE ending AS "
+	    "SELECT md5('ending ' || i)::uuid::text AS run_id FROM generate_series(1, %ld) i",
+	    leases);
 	open_leases(bench->conn, "ending", leases, ttl);
 	progress("detection: %ld leases end within %d s", leases, 8 + spread);
 	/* they are watched from another table's side, so that watching costs the daemon little */
@@ -66,10 +69,11 @@ void measure_detection(struct bench *bench)
 	wait_sql(bench->conn, "SELECT NOT EXISTS (SELECT FROM ending e JOIN lease.run_attempts a "
 			      "ON a.run_id = e.run_id WHERE a.finished_at IS NULL)");
 	stop_daemon(&daemon);
-	sql(bench->conn, "CREATE TEMP TABLE lag AS "
-			 "SELECT extract(epoch FROM a.finished_at - a.lease_expires_at) * 1000 AS ms "
-			 "  FROM ending e JOIN lease.run_attempts a ON a.run_id = e.run_id "
-			 " WHERE a.outcome = 'lease_expired' AND a.attempt_no = 1");
+	sql(bench->conn,
+	    "CREATE TEMP TABLE lag AS "
+	    "SELECT extract(epoch FROM a.finished_at - a.lease_expires_at) * 1000 AS ms "
+	    "  FROM ending e JOIN lease.run_attempts a ON a.run_id = e.run_id "
+	    " WHERE a.outcome = 'lease_expired' AND a.attempt_no = 1");
 	if (sql_number(bench->conn, "SELECT count(*) FROM lag") != leases)
 		die("not every lease that ended was closed as lease_expired");
 	for (int i = 0; i < 3; i++) {
@@ -77,11 +81,14 @@ void measure_detection(struct bench *bench)
 			const char *name, *share, *what;
 			enum aim aim;
 		} points[] = {
-			{ "detection_ms_p50", "0.5", "from a lease's end to its attempt's, half of all", NO_AIM },
+			{ "detection_ms_p50", "0.5",
+			  "from a lease's end to its attempt's, half of all", NO_AIM },
 			{ "detection_ms_p99", "0.99", "the same, 99 of 100", AT_MOST },
 			{ "detection_ms_max", "1", "the same, the longest", NO_AIM },
 		};
-		char *ms = sql_text(bench->conn, "SELECT percentile_cont(%s) WITHIN GROUP (ORDER BY ms) FROM lag",
+		char *ms = sql_text(
+			bench->conn,
+			"SELECT percentile_cont(%s) WITHIN GROUP (ORDER BY ms) FROM lag",
 			points[i].share);
 
 		figure(points[i].name, atof(ms), "ms", points[i].aim, 50, points[i].what);
@@ -115,7 +122,7 @@ static long long proc_number(const struct process *process, const char *file, co
 
 /* How often it was woken and how long it ran, a second. */
 static void observe(const struct process *daemon, unsigned seconds, double *ret_wakeups,
-	double *ret_cpu_percent)
+		    double *ret_cpu_percent)
 {
 	int64_t began = clock_us();
 	long long woken = proc_number(daemon, "status", "\nvoluntary_ctxt_switches:");
@@ -145,8 +152,8 @@ void measure_idle(struct bench *bench)
 	start_daemon(&daemon, conn, conninfo);
 	sleep(SETTLE_S);
 	observe(&daemon, seconds, &wakeups, &cpu);
-	figure("rss_anon_kb", (double)proc_number(&daemon, "status", "\nRssAnon:"), "kB", AT_MOST, 3000,
-		"the daemon's anonymous memory, no lease open");
+	figure("rss_anon_kb", (double)proc_number(&daemon, "status", "\nRssAnon:"), "kB", AT_MOST,
+	       3000, "the daemon's anonymous memory, no lease open");
 	figure("idle_wakeups_per_s", wakeups, "1/s", AT_MOST, 2, "the same: how often it is woken");
 	figure("idle_cpu_percent", cpu, "%", AT_MOST, 0.1, "the same: of one processor");
 	stop_daemon(&daemon);
@@ -159,9 +166,10 @@ void measure_idle(struct bench *bench)
 	start_daemon(&daemon, bench->conn, bench->conninfo);
 	sleep(SETTLE_S);
 	observe(&daemon, seconds, &wakeups, &cpu);
-	figure("watching_rss_anon_kb", (double)proc_number(&daemon, "status", "\nRssAnon:"), "kB", NO_AIM,
-		0, "the daemon's anonymous memory, all leases open and none ending");
-	figure("watching_wakeups_per_s", wakeups, "1/s", NO_AIM, 0, "the same: how often it is woken");
+	figure("watching_rss_anon_kb", (double)proc_number(&daemon, "status", "\nRssAnon:"), "kB",
+	       NO_AIM, 0, "the daemon's anonymous memory, all leases open and none ending");
+	figure("watching_wakeups_per_s", wakeups, "1/s", NO_AIM, 0,
+	       "the same: how often it is woken");
 	figure("watching_cpu_percent", cpu, "%", NO_AIM, 0, "the same: of one processor");
 	stop_daemon(&daemon);
 }

@@ -53,27 +53,33 @@ static void make_history(PGconn *conn, long n)
 	/* foreign keys are not looked at either, since both sides come from one formula */
 	sql(conn, "SET session_replication_role = replica");
 	sql(conn, "ALTER TABLE lease.run_attempts DISABLE TRIGGER attempt_born_open");
-	sql(conn, "INSERT INTO lease.runs (run_id, status, state_version, created_at, updated_at, finished_at) "
-		  "SELECT md5('closed ' || i)::uuid::text, 'completed', 3, t, t, t "
-		  "  FROM generate_series(1, %ld) i, (SELECT clock_timestamp() - interval '1 day' AS t) s", n);
-	sql(conn, "INSERT INTO lease.run_attempts (run_id, attempt_no, owner, started_at, heartbeat_at, "
-		  "       lease_expires_at, finished_at, outcome) "
-		  "SELECT md5('closed ' || i)::uuid::text, 1, 'worker-' || i %% 64 || ':' || md5('owner ' || i)::uuid, "
-		  "       t, t, t + interval '30 s', t + interval '1 s', 'completed' "
-		  "  FROM generate_series(1, %ld) i, (SELECT clock_timestamp() - interval '1 day' AS t) s", n);
+	sql(conn,
+	    "INSERT INTO lease.runs (run_id, status, state_version, created_at, updated_at, finished_at) "
+	    "SELECT md5('closed ' || i)::uuid::text, 'completed', 3, t, t, t "
+	    "  FROM generate_series(1, %ld) i, (SELECT clock_timestamp() - interval '1 day' AS t) s",
+	    n);
+	sql(conn,
+	    "INSERT INTO lease.run_attempts (run_id, attempt_no, owner, started_at, heartbeat_at, "
+	    "       lease_expires_at, finished_at, outcome) "
+	    "SELECT md5('closed ' || i)::uuid::text, 1, 'worker-' || i %% 64 || ':' || md5('owner ' || i)::uuid, "
+	    "       t, t, t + interval '30 s', t + interval '1 s', 'completed' "
+	    "  FROM generate_series(1, %ld) i, (SELECT clock_timestamp() - interval '1 day' AS t) s",
+	    n);
 	sql(conn, "ALTER TABLE lease.run_attempts ENABLE ALWAYS TRIGGER attempt_born_open");
 	sql(conn, "RESET session_replication_role");
 }
 
 void open_leases(PGconn *conn, const char *name, long n, const char *ttl)
 {
-	sql(conn, "INSERT INTO lease.runs (run_id, status, state_version) "
-		  "SELECT md5('%s ' || i)::uuid::text, 'running', 2 FROM generate_series(1, %ld) i",
-		name, n);
-	sql(conn, "INSERT INTO lease.run_attempts (run_id, attempt_no, owner, lease_expires_at) "
-		  "SELECT md5('%s ' || i)::uuid::text, 1, 'worker-' || i %% 64 || ':' || md5('owner ' || i)::uuid, "
-		  "       clock_timestamp() + %s FROM generate_series(1, %ld) i",
-		name, ttl, n);
+	sql(conn,
+	    "INSERT INTO lease.runs (run_id, status, state_version) "
+	    "SELECT md5('%s ' || i)::uuid::text, 'running', 2 FROM generate_series(1, %ld) i",
+	    name, n);
+	sql(conn,
+	    "INSERT INTO lease.run_attempts (run_id, attempt_no, owner, lease_expires_at) "
+	    "SELECT md5('%s ' || i)::uuid::text, 1, 'worker-' || i %% 64 || ':' || md5('owner ' || i)::uuid, "
+	    "       clock_timestamp() + %s FROM generate_series(1, %ld) i",
+	    name, ttl, n);
 }
 
 void need_database(struct bench *bench)
@@ -102,9 +108,11 @@ struct lease_token *read_tokens(PGconn *conn, size_t *ret_n)
 	if (PQresultStatus(result) != PGRES_TUPLES_OK || !tokens)
 		die("reading the tokens: %s", PQerrorMessage(conn));
 	for (size_t i = 0; i < n; i++) {
-		snprintf(tokens[i].run_id, sizeof(tokens[i].run_id), "%s", PQgetvalue(result, (int)i, 0));
+		snprintf(tokens[i].run_id, sizeof(tokens[i].run_id), "%s",
+			 PQgetvalue(result, (int)i, 0));
 		tokens[i].attempt_no = atoi(PQgetvalue(result, (int)i, 1));
-		snprintf(tokens[i].owner, sizeof(tokens[i].owner), "%s", PQgetvalue(result, (int)i, 2));
+		snprintf(tokens[i].owner, sizeof(tokens[i].owner), "%s",
+			 PQgetvalue(result, (int)i, 2));
 	}
 	PQclear(result);
 	*ret_n = n;
@@ -118,8 +126,10 @@ long long wal_position(PGconn *conn)
 
 void wait_alone(PGconn *conn)
 {
-	wait_sql(conn, "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() "
-		       "AND pid <> pg_backend_pid() AND backend_type = 'client backend')");
+	wait_sql(
+		conn,
+		"SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() "
+		"AND pid <> pg_backend_pid() AND backend_type = 'client backend')");
 }
 
 double server_us(PGconn *conn)
@@ -140,7 +150,7 @@ double server_us(PGconn *conn)
 /* -- load ------------------------------------------------------------------------------------- */
 
 void clients_open(struct client clients[CLIENTS], const char *conninfo,
-	const struct lease_token *tokens, size_t n)
+		  const struct lease_token *tokens, size_t n)
 {
 	for (size_t i = 0; i < CLIENTS; i++) {
 		size_t from = n * i / CLIENTS, to = n * (i + 1) / CLIENTS;
@@ -190,7 +200,7 @@ static void *run_client(void *argument)
 }
 
 double clients_run(struct client clients[CLIENTS], long (*step)(struct client *), double seconds,
-	long *ret_rows)
+		   long *ret_rows)
 {
 	pthread_t threads[CLIENTS];
 	pthread_barrier_t start;

@@ -37,7 +37,7 @@ static long renew_lease(struct client *client)
 
 	if (r != 0)
 		die("renewing %s: %s", token->run_id,
-			r < 0 ? error.message : lease_refusal_name(r));
+		    r < 0 ? error.message : lease_refusal_name(r));
 	return 1;
 }
 
@@ -60,7 +60,7 @@ static long renew_leases(struct client *client)
 	struct lease_error error;
 	int results[BATCH];
 	int r = lease_renew_leases(client->conn, tokens, BATCH, TTL, LEASE_TIMEOUT_DEFAULT, grants,
-		results, &error);
+				   results, &error);
 
 	if (r < 0)
 		die("renewing many: %s", error.message);
@@ -134,12 +134,14 @@ static long update_many(struct client *client)
 static void make_floor(PGconn *conn)
 {
 	sql(conn, "CREATE SCHEMA bench");
-	sql(conn, "CREATE TABLE bench.floor (run_id text COLLATE \"C\", attempt_no integer, owner text, "
-		  "started_at timestamptz, heartbeat_at timestamptz, lease_expires_at timestamptz, "
-		  "deadline_at timestamptz, cancel_requested_at timestamptz, finished_at timestamptz, "
-		  "outcome text, error_code text, error_message text, trace_id text, "
-		  "PRIMARY KEY (run_id, attempt_no)) WITH (fillfactor = 80)");
-	sql(conn, "INSERT INTO bench.floor SELECT * FROM lease.run_attempts WHERE finished_at IS NULL");
+	sql(conn,
+	    "CREATE TABLE bench.floor (run_id text COLLATE \"C\", attempt_no integer, owner text, "
+	    "started_at timestamptz, heartbeat_at timestamptz, lease_expires_at timestamptz, "
+	    "deadline_at timestamptz, cancel_requested_at timestamptz, finished_at timestamptz, "
+	    "outcome text, error_code text, error_message text, trace_id text, "
+	    "PRIMARY KEY (run_id, attempt_no)) WITH (fillfactor = 80)");
+	sql(conn,
+	    "INSERT INTO bench.floor SELECT * FROM lease.run_attempts WHERE finished_at IS NULL");
 	sql(conn, "VACUUM (FREEZE, ANALYZE) bench.floor");
 	sql(conn, "CHECKPOINT");
 }
@@ -156,7 +158,7 @@ struct side {
 };
 
 static void run_side(struct side *side, struct client clients[CLIENTS], PGconn *conn, int round,
-	double seconds)
+		     double seconds)
 {
 	double server = clients_server_us(clients);
 	long long wal = wal_position(conn);
@@ -169,11 +171,12 @@ static void run_side(struct side *side, struct client clients[CLIENTS], PGconn *
 
 /* The sides take turns, every other round in reverse order. */
 static void run_rounds(struct side *sides, int n_sides, struct client clients[CLIENTS],
-	PGconn *conn, int rounds, double seconds)
+		       PGconn *conn, int rounds, double seconds)
 {
 	for (int round = 0; round < rounds; round++)
 		for (int i = 0; i < n_sides; i++)
-			run_side(&sides[round % 2 ? n_sides - 1 - i : i], clients, conn, round, seconds);
+			run_side(&sides[round % 2 ? n_sides - 1 - i : i], clients, conn, round,
+				 seconds);
 }
 
 static double ratio(const struct side *a, const struct side *b, int rounds)
@@ -187,7 +190,7 @@ static double ratio(const struct side *a, const struct side *b, int rounds)
 
 /* As it is by default: each renewal is on the disk before the worker is told. */
 static void measure_durable(struct client clients[CLIENTS], PGconn *conn, int rounds,
-	double seconds)
+			    double seconds)
 {
 	struct side sides[] = { { .step = renew_lease }, { .step = update_one } };
 	struct side *ours = &sides[0], *floor = &sides[1];
@@ -195,42 +198,45 @@ static void measure_durable(struct client clients[CLIENTS], PGconn *conn, int ro
 	clients_set(clients, "synchronous_commit = on");
 	run_rounds(sides, 2, clients, conn, rounds, seconds);
 	figure("renew_vs_floor", ratio(ours, floor, rounds), "ratio", AT_LEAST, 0.8,
-		"renewals / bare one-row UPDATEs by primary key, synchronous_commit on");
+	       "renewals / bare one-row UPDATEs by primary key, synchronous_commit on");
 	figure("renew_per_s", median(ours->rate, rounds), "leases/s", NO_AIM, 0,
-		"lease_renew_lease on 8 connections, synchronous_commit on");
+	       "lease_renew_lease on 8 connections, synchronous_commit on");
 	figure("renew_wal_bytes", median(ours->wal, rounds), "bytes", AT_MOST, 300,
-		"WAL of one renewal, its commit included");
+	       "WAL of one renewal, its commit included");
 }
 
 /* Without the wait for the disk: what both cost the processors. */
 static void measure_processor(struct client clients[CLIENTS], PGconn *conn, int rounds,
-	double seconds)
+			      double seconds)
 {
-	struct side sides[] = { { .step = renew_lease }, { .step = update_one },
-		{ .step = renew_by_statement }, { .step = renew_leases }, { .step = update_many } };
+	struct side sides[] = { { .step = renew_lease },
+				{ .step = update_one },
+				{ .step = renew_by_statement },
+				{ .step = renew_leases },
+				{ .step = update_many } };
 	struct side *ours = &sides[0], *floor = &sides[1], *statement = &sides[2];
 	struct side *batch = &sides[3], *batch_floor = &sides[4];
 
 	clients_set(clients, "synchronous_commit = off");
 	run_rounds(sides, 5, clients, conn, rounds, seconds);
 	figure("renew_cpu_vs_floor", ratio(ours, floor, rounds), "ratio", NO_AIM, 0,
-		"the same, synchronous_commit off: no wait for the disk hides the difference");
+	       "the same, synchronous_commit off: no wait for the disk hides the difference");
 	figure("renew_cpu_per_s", median(ours->rate, rounds), "leases/s", NO_AIM, 0,
-		"the same, synchronous_commit off");
+	       "the same, synchronous_commit off");
 	figure("renew_server_us", median(ours->server, rounds), "us", NO_AIM, 0,
-		"processor time of the server for one renewal");
+	       "processor time of the server for one renewal");
 	figure("renew_floor_server_us", median(floor->server, rounds), "us", NO_AIM, 0,
-		"and for one bare UPDATE: this pair hardly moves on a busy machine");
+	       "and for one bare UPDATE: this pair hardly moves on a busy machine");
 	figure("renew_sql_vs_floor", ratio(statement, floor, rounds), "ratio", NO_AIM, 0,
-		"the renewal's statement sent by plain libpq, synchronous_commit off");
+	       "the renewal's statement sent by plain libpq, synchronous_commit off");
 	figure("renew_batch_per_s", median(batch->rate, rounds), "leases/s", NO_AIM, 0,
-		"lease_renew_leases, 100 at a time on 8 connections, synchronous_commit off");
+	       "lease_renew_leases, 100 at a time on 8 connections, synchronous_commit off");
 	figure("renew_batch_vs_single", ratio(batch, ours, rounds), "ratio", AT_LEAST, 10,
-		"renewals in batches / single ones, synchronous_commit off");
+	       "renewals in batches / single ones, synchronous_commit off");
 	figure("renew_batch_vs_floor", ratio(batch, batch_floor, rounds), "ratio", AT_LEAST, 0.7,
-		"the same / bare UPDATEs of 100 rows by = ANY");
+	       "the same / bare UPDATEs of 100 rows by = ANY");
 	figure("renew_batch_wal_bytes", median(batch->wal, rounds), "bytes", AT_MOST, 180,
-		"WAL of one renewal in a batch of 100");
+	       "WAL of one renewal in a batch of 100");
 }
 
 /* Until every row of both tables was written a few times: pages, caches, room for HOT. */
@@ -247,8 +253,10 @@ static void warm_up(struct client clients[CLIENTS], long n)
 
 static long long updates_of_attempts(PGconn *conn, const char *kind)
 {
-	return sql_number(conn, "SELECT n_tup_%supd FROM pg_stat_user_tables "
-				"WHERE relid = 'lease.run_attempts'::regclass", kind);
+	return sql_number(conn,
+			  "SELECT n_tup_%supd FROM pg_stat_user_tables "
+			  "WHERE relid = 'lease.run_attempts'::regclass",
+			  kind);
 }
 
 /* Counters are complete when the connections that counted are gone. */
@@ -265,7 +273,7 @@ static struct hot count_hot(PGconn *conn)
 static double hot_percent(const struct hot *before, const struct hot *after)
 {
 	return 100.0 * (double)(after->hot - before->hot) /
-		(double)(after->updates - before->updates);
+	       (double)(after->updates - before->updates);
 }
 
 void measure_renewals(struct bench *bench)
@@ -292,7 +300,7 @@ void measure_renewals(struct bench *bench)
 	clients_close(clients);
 	hot[1] = count_hot(bench->conn);
 	figure("renew_hot_percent", hot_percent(&hot[0], &hot[1]), "%", AT_LEAST, 100,
-		"of them, those that changed no index");
+	       "of them, those that changed no index");
 
 	progress("renewals: synchronous_commit off");
 	clients_open(clients, bench->conninfo, tokens, n);
@@ -300,6 +308,6 @@ void measure_renewals(struct bench *bench)
 	clients_close(clients);
 	hot[2] = count_hot(bench->conn);
 	figure("renew_flood_hot_percent", hot_percent(&hot[1], &hot[2]), "%", NO_AIM, 0,
-		"the same at full speed, in batches: each lease renewed about once a second");
+	       "the same at full speed, in batches: each lease renewed about once a second");
 	free(tokens);
 }

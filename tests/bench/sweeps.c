@@ -19,10 +19,12 @@ enum { PARTS = 5, ROUNDS_MAX = 8 };
 /* Ends the leases of one part of the runs. Gives how many. */
 static long expire_part(PGconn *conn, int part)
 {
-	long n = (long)sql_number(conn,
+	long n = (long)sql_number(
+		conn,
 		"WITH ended AS (UPDATE lease.run_attempts SET lease_expires_at = clock_timestamp() "
 		"WHERE finished_at IS NULL AND abs(hashtextextended(run_id, 0) %% %d) = %d RETURNING 1) "
-		"SELECT count(*) FROM ended", PARTS, part);
+		"SELECT count(*) FROM ended",
+		PARTS, part);
 
 	if (n == 0)
 		die("no open lease is left to expire");
@@ -32,13 +34,14 @@ static long expire_part(PGconn *conn, int part)
 /* Workers take what was requeued. */
 static void reopen(PGconn *conn)
 {
-	sql(conn, "BEGIN; SET LOCAL synchronous_commit = off; "
-		  "INSERT INTO lease.run_attempts (run_id, attempt_no, owner, lease_expires_at) "
-		  "SELECT r.run_id, 1 + (SELECT max(a.attempt_no) FROM lease.run_attempts a WHERE a.run_id = r.run_id), "
-		  "       'worker:' || md5(r.run_id)::uuid, clock_timestamp() + interval '1 day' "
-		  "  FROM lease.runs r WHERE r.status = 'pending'; "
-		  "UPDATE lease.runs SET status = 'running', state_version = state_version + 1 "
-		  " WHERE status = 'pending'; COMMIT");
+	sql(conn,
+	    "BEGIN; SET LOCAL synchronous_commit = off; "
+	    "INSERT INTO lease.run_attempts (run_id, attempt_no, owner, lease_expires_at) "
+	    "SELECT r.run_id, 1 + (SELECT max(a.attempt_no) FROM lease.run_attempts a WHERE a.run_id = r.run_id), "
+	    "       'worker:' || md5(r.run_id)::uuid, clock_timestamp() + interval '1 day' "
+	    "  FROM lease.runs r WHERE r.status = 'pending'; "
+	    "UPDATE lease.runs SET status = 'running', state_version = state_version + 1 "
+	    " WHERE status = 'pending'; COMMIT");
 }
 
 /* As the sample configuration has it, but for a limit that no run of the bench comes to. */
@@ -66,7 +69,8 @@ static struct rate rate_since(PGconn *conn, int64_t began, double server, long e
 {
 	double seconds = (double)(clock_us() - began) / 1e6;
 
-	return (struct rate){ (double)expired / seconds, (server_us(conn) - server) / (double)expired };
+	return (struct rate){ (double)expired / seconds,
+			      (server_us(conn) - server) / (double)expired };
 }
 
 static struct rate time_sweep(PGconn *conn, long expired)
@@ -88,7 +92,8 @@ static struct rate time_statement(PGconn *conn, long expired)
 {
 	double server = server_us(conn);
 	int64_t began = clock_us();
-	long closed = (long)sql_number(conn,
+	long closed = (long)sql_number(
+		conn,
 		"WITH closed AS ("
 		"    UPDATE lease.run_attempts SET finished_at = clock_timestamp(), "
 		"           outcome = 'lease_expired', error_code = 'worker_lease_expired' "
@@ -131,13 +136,13 @@ static void measure_rates(PGconn *conn, int rounds)
 		ratios[round] = sides[0].per_s[round] / sides[1].per_s[round];
 	}
 	figure("sweep_per_s", median(sides[0].per_s, rounds), "attempts/s", NO_AIM, 0,
-		"expired attempts closed and their runs requeued by one sweep, 200 a transaction");
+	       "expired attempts closed and their runs requeued by one sweep, 200 a transaction");
 	figure("sweep_vs_floor", median(ratios, rounds), "ratio", AT_LEAST, 0.5,
-		"the same / one statement that updates both tables for all rows");
+	       "the same / one statement that updates both tables for all rows");
 	figure("sweep_server_us", median(sides[0].server_us, rounds), "us", NO_AIM, 0,
-		"processor time of the server for one attempt that a sweep closes");
+	       "processor time of the server for one attempt that a sweep closes");
 	figure("sweep_floor_server_us", median(sides[1].server_us, rounds), "us", NO_AIM, 0,
-		"and for one that the statement closes");
+	       "and for one that the statement closes");
 }
 
 /* -- how long rows stay locked ---------------------------------------------------------------- */
@@ -163,8 +168,9 @@ static void *run_probe(void *argument)
 	for (size_t i = 0; !atomic_load(&probe->stop); i = (i + 1) % probe->n) {
 		const char *values[] = { probe->tokens[i].run_id };
 		int64_t began = clock_us(), waited;
-		PGresult *result = PQexecParams(probe->conn,
-			"SELECT FROM lease.runs WHERE run_id = $1 FOR SHARE", 1, NULL, values, NULL, NULL, 1);
+		PGresult *result = PQexecParams(
+			probe->conn, "SELECT FROM lease.runs WHERE run_id = $1 FOR SHARE", 1, NULL,
+			values, NULL, NULL, 1);
 
 		waited = clock_us() - began;
 		if (PQntuples(result) != 1)
@@ -180,8 +186,8 @@ static void *run_probe(void *argument)
 static void wait_for_events(PGconn *conn, int events)
 {
 	struct pollfd fd = { .fd = PQsocket(conn),
-		.events = (short)((events & LEASE_POLL_READ ? POLLIN : 0) |
-			(events & LEASE_POLL_WRITE ? POLLOUT : 0)) };
+			     .events = (short)((events & LEASE_POLL_READ ? POLLIN : 0) |
+					       (events & LEASE_POLL_WRITE ? POLLOUT : 0)) };
 
 	if (poll(&fd, 1, TEST_PATIENCE_MS) <= 0)
 		die("the sweep got no answer");
@@ -252,9 +258,9 @@ static void measure_locks(PGconn *conn, const char *conninfo)
 	free(tokens);
 	reopen(conn);
 	figure("sweep_longest_lock_ms", (double)longest / 1000, "ms", AT_MOST, 100,
-		"longest transaction of a sweep: no run's row stays locked for longer");
+	       "longest transaction of a sweep: no run's row stays locked for longer");
 	figure("sweep_probe_wait_ms", (double)probe.longest / 1000, "ms", NO_AIM, 0,
-		"longest wait of a connection that locked run after run beside it");
+	       "longest wait of a connection that locked run after run beside it");
 }
 
 void measure_sweeps(struct bench *bench)

@@ -34,9 +34,9 @@ static inline void expect_at(int expected, int result, const char *call, const c
 	if (result == expected)
 		return;
 	print_error("%s\ngave %d (%s), not %d (%s): %s %s\n", call, result,
-		result < 0 ? lease_errno_name(result) : lease_refusal_name(result), expected,
-		expected < 0 ? lease_errno_name(expected) : lease_refusal_name(expected),
-		result < 0 ? failure.sqlstate : "", result < 0 ? failure.message : "");
+		    result < 0 ? lease_errno_name(result) : lease_refusal_name(result), expected,
+		    expected < 0 ? lease_errno_name(expected) : lease_refusal_name(expected),
+		    result < 0 ? failure.sqlstate : "", result < 0 ? failure.message : "");
 	_fail(file, line);
 }
 
@@ -56,10 +56,10 @@ static inline int fixture_setup(void **state)
 static inline void assert_explained(PGconn *conn)
 {
 	assert_sql(conn, NULL,
-		"select string_agg(run_id || ': ' || reason, '; ') from lease.unexplained_runs");
+		   "select string_agg(run_id || ': ' || reason, '; ') from lease.unexplained_runs");
 	assert_sql(conn, NULL,
-		"select string_agg(run_id || '/' || node_id || ': ' || reason, '; ') "
-		"from lease.unexplained_nodes");
+		   "select string_agg(run_id || '/' || node_id || ': ' || reason, '; ') "
+		   "from lease.unexplained_nodes");
 }
 
 static inline int fixture_teardown(void **state)
@@ -75,26 +75,25 @@ static inline int fixture_teardown(void **state)
 	return 0;
 }
 
-#define fixture_test(function) \
+#define fixture_test(function)                                                                     \
 	cmocka_unit_test_setup_teardown(function, fixture_setup, fixture_teardown)
 
 /* Verbs. */
 
 static inline void submit(PGconn *conn, const char *run_id)
 {
-	expect(0,
-		lease_submit(conn, &(struct lease_submission){ .run_id = run_id }, NULL, NULL,
-			&failure));
+	expect(0, lease_submit(conn, &(struct lease_submission){ .run_id = run_id }, NULL, NULL,
+			       &failure));
 }
 
 static inline int claim_as(PGconn *conn, const char *run_id, const char *worker, int64_t ttl,
-	struct lease_grant *grant)
+			   struct lease_grant *grant)
 {
 	char owner[LEASE_ID_MAX + 1];
 
 	expect(0, lease_owner_generate(worker, owner, &failure));
-	return lease_mark_running(conn,
-		&(struct lease_claim){ .run_id = run_id, .owner = owner, .ttl = ttl }, grant,
+	return lease_mark_running(
+		conn, &(struct lease_claim){ .run_id = run_id, .owner = owner, .ttl = ttl }, grant,
 		&failure);
 }
 
@@ -113,17 +112,18 @@ static inline struct lease_grant submit_and_claim(PGconn *conn, const char *run_
 }
 
 static inline int start_as(PGconn *conn, const struct lease_token *token, const char *node_id,
-	const char *operation_id, struct lease_node_execution *execution)
+			   const char *operation_id, struct lease_node_execution *execution)
 {
 	return lease_node_start(conn,
-		&(struct lease_node_start){
-			.token = *token, .node_id = node_id, .operation_id = operation_id },
-		execution, &failure);
+				&(struct lease_node_start){ .token = *token,
+							    .node_id = node_id,
+							    .operation_id = operation_id },
+				execution, &failure);
 }
 
 /* The number of the execution. */
 static inline int32_t start(PGconn *conn, const struct lease_token *token, const char *node_id,
-	const char *operation_id)
+			    const char *operation_id)
 {
 	struct lease_node_execution execution = { 0 };
 
@@ -132,49 +132,51 @@ static inline int32_t start(PGconn *conn, const struct lease_token *token, const
 }
 
 static inline int succeed_as(PGconn *conn, const struct lease_token *token, const char *node_id,
-	int32_t execution_no, struct lease_change *change)
+			     int32_t execution_no, struct lease_change *change)
 {
 	return lease_node_finish(conn,
-		&(struct lease_node_finish){ .token = *token,
-			.node_id = node_id,
-			.execution_no = execution_no,
-			.status = LEASE_EXECUTION_SUCCEEDED },
-		change, &failure);
+				 &(struct lease_node_finish){ .token = *token,
+							      .node_id = node_id,
+							      .execution_no = execution_no,
+							      .status = LEASE_EXECUTION_SUCCEEDED },
+				 change, &failure);
 }
 
 static inline int fail_as(PGconn *conn, const struct lease_token *token, const char *node_id,
-	int32_t execution_no, const char *error, struct lease_change *change)
+			  int32_t execution_no, const char *error, struct lease_change *change)
 {
 	return lease_node_finish(conn,
-		&(struct lease_node_finish){ .token = *token,
-			.node_id = node_id,
-			.execution_no = execution_no,
-			.status = LEASE_EXECUTION_FAILED,
-			.normalized_error = error },
-		change, &failure);
+				 &(struct lease_node_finish){ .token = *token,
+							      .node_id = node_id,
+							      .execution_no = execution_no,
+							      .status = LEASE_EXECUTION_FAILED,
+							      .normalized_error = error },
+				 change, &failure);
 }
 
-static inline int release_as(
-	PGconn *conn, const struct lease_token *token, struct lease_change *change)
+static inline int release_as(PGconn *conn, const struct lease_token *token,
+			     struct lease_change *change)
 {
-	return lease_release_lease_for_retry(
-		conn, &(struct lease_release){ .token = *token }, change, &failure);
+	return lease_release_lease_for_retry(conn, &(struct lease_release){ .token = *token },
+					     change, &failure);
 }
 
-static inline int end_as(
-	PGconn *conn, const struct lease_token *token, enum lease_run_status status)
+static inline int end_as(PGconn *conn, const struct lease_token *token,
+			 enum lease_run_status status)
 {
 	return lease_set_terminal_status(
 		conn, &(struct lease_finish){ .token = token, .status = status }, NULL, &failure);
 }
 
 static inline int checkpoint_as(PGconn *conn, const struct lease_token *token,
-	const char *checkpoint_id, int64_t expected_version, struct lease_change *change)
+				const char *checkpoint_id, int64_t expected_version,
+				struct lease_change *change)
 {
-	return lease_checkpoint_record(conn,
+	return lease_checkpoint_record(
+		conn,
 		&(struct lease_checkpoint){ .token = *token,
-			.checkpoint_id = checkpoint_id,
-			.expected_version = expected_version },
+					    .checkpoint_id = checkpoint_id,
+					    .expected_version = expected_version },
 		change, &failure);
 }
 
@@ -182,9 +184,9 @@ static inline int checkpoint_as(PGconn *conn, const struct lease_token *token,
 static inline void let_lease_end(PGconn *conn, const char *run_id)
 {
 	sql(conn,
-		"update lease.run_attempts set lease_expires_at = clock_timestamp() "
-		"where run_id = '%s' and finished_at is null",
-		run_id);
+	    "update lease.run_attempts set lease_expires_at = clock_timestamp() "
+	    "where run_id = '%s' and finished_at is null",
+	    run_id);
 }
 
 static inline struct lease_sweep_figures reconcile(PGconn *conn, enum lease_policy policy)
@@ -205,7 +207,7 @@ static inline struct lease_content content_of(const char *content_ref)
 	struct lease_content content = { .size_bytes = 42, .schema_version = 1 };
 
 	snprintf(content.content_ref, sizeof(content.content_ref), "%.*s", LEASE_REF_MAX,
-		content_ref);
+		 content_ref);
 	snprintf(content.media_type, sizeof(content.media_type), "application/json");
 	snprintf(content.hash, sizeof(content.hash), "sha256:%064d", 7);
 	return content;
@@ -219,8 +221,8 @@ static inline void register_content(PGconn *conn, const char *content_ref)
 }
 
 /* A worker's connection waits for a lock that somebody else has. */
-#define wait_blocked(observer, pid) \
+#define wait_blocked(observer, pid)                                                                \
 	wait_sql(observer, "select wait_event_type = 'Lock' from pg_stat_activity where pid = %d", \
-		pid)
+		 pid)
 
 #endif

@@ -5,17 +5,17 @@
 #include "facts.h"
 
 /* The run's state_version, plan_version and current checkpoint. */
-#define assert_run(conn, run_id, expected) \
-	assert_sql(conn, expected, \
-		"select concat_ws(' ', state_version, plan_version, current_checkpoint_id) " \
-		"from lease.runs where run_id = '%s'", \
-		run_id)
+#define assert_run(conn, run_id, expected)                                                         \
+	assert_sql(conn, expected,                                                                 \
+		   "select concat_ws(' ', state_version, plan_version, current_checkpoint_id) "    \
+		   "from lease.runs where run_id = '%s'",                                          \
+		   run_id)
 
-#define assert_facts(conn, expected) \
-	assert_sql(conn, expected, \
-		"select (select count(*) from lease.checkpoints) || ' ' || " \
-		"(select count(*) from lease.run_events where kind in " \
-		"('checkpoint_recorded', 'plan_changed'))")
+#define assert_facts(conn, expected)                                                               \
+	assert_sql(conn, expected,                                                                 \
+		   "select (select count(*) from lease.checkpoints) || ' ' || "                    \
+		   "(select count(*) from lease.run_events where kind in "                         \
+		   "('checkpoint_recorded', 'plan_changed'))")
 
 static void checkpoint_and_state_version_move_together(void **state)
 {
@@ -26,12 +26,12 @@ static void checkpoint_and_state_version_move_together(void **state)
 	assert_int_equal(grant.state_version, 2);
 	register_content(f->conn, "file:///state-1");
 	expect(0,
-		lease_checkpoint_record(f->conn,
-			&(struct lease_checkpoint){ .token = grant.token,
-				.checkpoint_id = "c-1",
-				.content_ref = "file:///state-1",
-				.expected_version = 2 },
-			&change, &failure));
+	       lease_checkpoint_record(f->conn,
+				       &(struct lease_checkpoint){ .token = grant.token,
+								   .checkpoint_id = "c-1",
+								   .content_ref = "file:///state-1",
+								   .expected_version = 2 },
+				       &change, &failure));
 	assert_true(change.changed);
 	assert_int_equal(change.state_version, 3);
 	assert_int_equal(change.status, LEASE_RUN_RUNNING);
@@ -42,7 +42,8 @@ static void checkpoint_and_state_version_move_together(void **state)
 	assert_run(f->conn, "run", "4 2 c-1");
 	expect(0, checkpoint_as(f->conn, &grant.token, "c-2", 4, &change));
 	assert_run(f->conn, "run", "5 2 c-2");
-	assert_sql(f->conn, "c-1 1 3 1 file:///state-1, c-2 1 5 2",
+	assert_sql(
+		f->conn, "c-1 1 3 1 file:///state-1, c-2 1 5 2",
 		"select string_agg(concat_ws(' ', checkpoint_id, run_attempt_no, state_version, "
 		"plan_version, content_ref), ', ' order by state_version) from lease.checkpoints");
 	/* a renewal and a cancel request leave the version alone */
@@ -60,9 +61,9 @@ static void stale_version_changes_nothing(void **state)
 
 	for (int64_t version = 1; version <= 3; version += 2) { /* older and newer */
 		expect(LEASE_STALE_VERSION,
-			checkpoint_as(f->conn, &grant.token, "c-1", version, &change));
+		       checkpoint_as(f->conn, &grant.token, "c-1", version, &change));
 		expect(LEASE_STALE_VERSION,
-			lease_plan_change(f->conn, &grant.token, version, 0, &change, &failure));
+		       lease_plan_change(f->conn, &grant.token, version, 0, &change, &failure));
 	}
 	assert_int_equal(change.state_version, 77);
 	assert_run(f->conn, "run", "2 1");
@@ -83,7 +84,7 @@ static void recording_the_same_again_changes_nothing_and_says_so(void **state)
 
 	expect(0, checkpoint_as(f->conn, &grant.token, "c-1", 2, NULL));
 	expect(0,
-		checkpoint_as(f->conn, &grant.token, "c-1", 2, &change)); /* the answer was lost */
+	       checkpoint_as(f->conn, &grant.token, "c-1", 2, &change)); /* the answer was lost */
 	assert_false(change.changed);
 	assert_int_equal(change.state_version, 3);
 	expect(0, end_as(f->conn, &grant.token, LEASE_RUN_COMPLETED));
@@ -128,9 +129,9 @@ static void next_attempt_resumes_from_the_checkpoint(void **state)
 	lease_story_free(story);
 	expect(0, checkpoint_as(f->conn, &grant.token, "c-2", grant.state_version, NULL));
 	assert_sql(f->conn, "c-1 1, c-2 2",
-		"select string_agg(checkpoint_id || ' ' || run_attempt_no, ', ' order by "
-		"checkpoint_id) "
-		"from lease.checkpoints");
+		   "select string_agg(checkpoint_id || ' ' || run_attempt_no, ', ' order by "
+		   "checkpoint_id) "
+		   "from lease.checkpoints");
 }
 
 static void checkpoint_and_plan_are_refused_without_a_lease_that_holds(void **state)
@@ -139,8 +140,8 @@ static void checkpoint_and_plan_are_refused_without_a_lease_that_holds(void **st
 	struct lease_grant grant = submit_and_claim(f->conn, "run");
 	struct lease_token token = grant.token;
 
-#define refuse(expected, version) \
-	expect(expected, checkpoint_as(f->conn, &token, "c", version, NULL)); \
+#define refuse(expected, version)                                                                  \
+	expect(expected, checkpoint_as(f->conn, &token, "c", version, NULL));                      \
 	expect(expected, lease_plan_change(f->conn, &token, version, 0, NULL, &failure))
 
 	snprintf(token.run_id, sizeof(token.run_id), "nowhere");
@@ -173,9 +174,9 @@ static void unregistered_content_is_refused_and_nothing_is_written(void **state)
 	struct fixture *f = *state;
 	struct lease_grant grant = submit_and_claim(f->conn, "run");
 	struct lease_checkpoint checkpoint = { .token = grant.token,
-		.checkpoint_id = "c-1",
-		.content_ref = "file:///never-registered",
-		.expected_version = 2 };
+					       .checkpoint_id = "c-1",
+					       .content_ref = "file:///never-registered",
+					       .expected_version = 2 };
 
 	expect(LEASE_E_SERVER, lease_checkpoint_record(f->conn, &checkpoint, NULL, &failure));
 	assert_string_equal(failure.sqlstate, "23503");
@@ -220,13 +221,14 @@ static void *write_rounds(void *argument)
 		snprintf(checkpoint_id, sizeof(checkpoint_id), "c-%d-%d", round, writer->number);
 		pthread_barrier_wait(writer->barrier);
 		if (writer->plans && round % 2)
-			r = lease_plan_change(
-				writer->conn, writer->token, version, 0, &change, &error);
+			r = lease_plan_change(writer->conn, writer->token, version, 0, &change,
+					      &error);
 		else
-			r = lease_checkpoint_record(writer->conn,
+			r = lease_checkpoint_record(
+				writer->conn,
 				&(struct lease_checkpoint){ .token = *writer->token,
-					.checkpoint_id = checkpoint_id,
-					.expected_version = version },
+							    .checkpoint_id = checkpoint_id,
+							    .expected_version = version },
 				&change, &error);
 		writer->rounds[round].result = r;
 		writer->rounds[round].changed = change.changed;
@@ -248,10 +250,10 @@ static void of_two_writers_with_one_old_version_exactly_one_succeeds_200_rounds(
 	pthread_barrier_init(&barrier, NULL, 2);
 	for (int i = 0; i < 2; i++) {
 		writers[i] = (struct writer){ .conn = test_connect(f->conninfo),
-			.barrier = &barrier,
-			.token = &grant.token,
-			.plans = i == 1,
-			.number = i };
+					      .barrier = &barrier,
+					      .token = &grant.token,
+					      .plans = i == 1,
+					      .number = i };
 		pthread_create(&threads[i], NULL, write_rounds, &writers[i]);
 	}
 	for (int i = 0; i < 2; i++)
@@ -272,16 +274,16 @@ static void of_two_writers_with_one_old_version_exactly_one_succeeds_200_rounds(
 	pthread_barrier_destroy(&barrier);
 	assert_int_equal(sql_number(f->conn, "select state_version from lease.runs"), 2 + ROUNDS);
 	assert_int_equal(sql_number(f->conn,
-				 "select count(*) + (select plan_version - 1 from lease.runs) "
-				 "from lease.checkpoints"),
-		ROUNDS);
+				    "select count(*) + (select plan_version - 1 from lease.runs) "
+				    "from lease.checkpoints"),
+			 ROUNDS);
 	assert_sql(f->conn, "t",
-		"select current_checkpoint_id = (select checkpoint_id from lease.checkpoints "
-		"order by state_version desc limit 1) from lease.runs");
+		   "select current_checkpoint_id = (select checkpoint_id from lease.checkpoints "
+		   "order by state_version desc limit 1) from lease.runs");
 	assert_int_equal(sql_number(f->conn,
-				 "select count(*) from lease.run_events "
-				 "where kind in ('checkpoint_recorded', 'plan_changed')"),
-		ROUNDS);
+				    "select count(*) from lease.run_events "
+				    "where kind in ('checkpoint_recorded', 'plan_changed')"),
+			 ROUNDS);
 }
 
 int main(void)

@@ -11,8 +11,8 @@
 static void content_is_found_as_it_was_registered(void **state)
 {
 	static const char *const references[] = { "file:///var/results/1.json",
-		"s3://bucket/it's a \"key\" \\ {x,NULL}", "\xf0\x9f\x90\x98", "relative and odd",
-		"%2F?#" };
+						  "s3://bucket/it's a \"key\" \\ {x,NULL}",
+						  "\xf0\x9f\x90\x98", "relative and odd", "%2F?#" };
 	struct fixture *f = *state;
 
 	for (size_t i = 0; i < LENGTH(references); i++) {
@@ -22,7 +22,7 @@ static void content_is_found_as_it_was_registered(void **state)
 		content.size_bytes = i == 0 ? 0 : INT64_MAX;
 		content.schema_version = i == 0 ? 1 : INT32_MAX;
 		expect(LEASE_NOT_FOUND,
-			lease_content_lookup(f->conn, references[i], &found, &failure));
+		       lease_content_lookup(f->conn, references[i], &found, &failure));
 		expect(0, lease_content_register(f->conn, &content, &changed, &failure));
 		assert_true(changed);
 		expect(0, lease_content_lookup(f->conn, references[i], &found, &failure));
@@ -33,7 +33,7 @@ static void content_is_found_as_it_was_registered(void **state)
 		assert_int_equal(found.schema_version, content.schema_version);
 	}
 	assert_sql(f->conn, "t",
-		"select bool_and(created_at <= clock_timestamp()) from lease.contents");
+		   "select bool_and(created_at <= clock_timestamp()) from lease.contents");
 }
 
 static void registering_the_same_again_changes_nothing(void **state)
@@ -87,10 +87,10 @@ static void bad_contents_are_refused_before_anything_is_sent(void **state)
 	struct lease_content good = content_of("file:///a"), bad, found;
 	char reference[LEASE_REF_MAX + 2];
 
-#define refuse(...) \
-	bad = good; \
-	__VA_ARGS__; \
-	expect(LEASE_E_INVALID, lease_content_register(NULL, &bad, NULL, &failure)); \
+#define refuse(...)                                                                                \
+	bad = good;                                                                                \
+	__VA_ARGS__;                                                                               \
+	expect(LEASE_E_INVALID, lease_content_register(NULL, &bad, NULL, &failure));               \
 	assert_true(failure.message[0] != '\0')
 
 	refuse(bad.content_ref[0] = '\0');
@@ -120,18 +120,21 @@ static void database_refuses_contents_that_are_none(void **state)
 	struct fixture *f = *state;
 
 	sql_fails(f->conn, "23514", "insert into lease.contents values ('r', 'md5:0', 't', 1, 1)");
-	sql_fails(f->conn, "23514",
+	sql_fails(
+		f->conn, "23514",
 		"insert into lease.contents values ('r', 'sha256:' || repeat('A', 64), 't', 1, 1)");
 	sql_fails(f->conn, "23514",
-		"insert into lease.contents values ('r', 'sha256:' || repeat('a', 64), 't', -1, "
-		"1)");
-	sql_fails(f->conn, "23514",
+		  "insert into lease.contents values ('r', 'sha256:' || repeat('a', 64), 't', -1, "
+		  "1)");
+	sql_fails(
+		f->conn, "23514",
 		"insert into lease.contents values ('r', 'sha256:' || repeat('a', 64), 't', 1, 0)");
-	sql_fails(f->conn, "23514",
+	sql_fails(
+		f->conn, "23514",
 		"insert into lease.contents values ('', 'sha256:' || repeat('a', 64), 't', 1, 1)");
 	sql_fails(f->conn, "23514",
-		"insert into lease.contents values (repeat('x', 1025), 'sha256:' || repeat('a', "
-		"64), 't', 1, 1)");
+		  "insert into lease.contents values (repeat('x', 1025), 'sha256:' || repeat('a', "
+		  "64), 't', 1, 1)");
 }
 
 /* -- at the same moment ------------------------------------------------------------------------ */
@@ -151,8 +154,8 @@ static void *run_register(void *argument)
 
 	if (registrar->barrier)
 		pthread_barrier_wait(registrar->barrier);
-	registrar->result = lease_content_register(
-		registrar->conn, &registrar->content, &registrar->changed, &registrar->error);
+	registrar->result = lease_content_register(registrar->conn, &registrar->content,
+						   &registrar->changed, &registrar->error);
 	return NULL;
 }
 
@@ -167,7 +170,7 @@ static void register_at_once(struct fixture *f, bool same)
 	pthread_barrier_init(&barrier, NULL, REGISTRARS);
 	for (int i = 0; i < REGISTRARS; i++)
 		registrars[i] = (struct registrar){ .conn = test_connect(f->conninfo),
-			.barrier = &barrier };
+						    .barrier = &barrier };
 	for (int round = 0; round < ROUNDS; round++) {
 		pthread_t threads[REGISTRARS];
 		int changed = 0, unchanged = 0, refused = 0;
@@ -201,8 +204,8 @@ static void one_of_many_who_register_at_once_adds_it(void **state)
 	register_at_once(*state, false);
 }
 
-static void register_behind_an_uncommitted_one(
-	struct fixture *f, const char *end, int64_t size, int expected, bool changed)
+static void register_behind_an_uncommitted_one(struct fixture *f, const char *end, int64_t size,
+					       int expected, bool changed)
 {
 	struct registrar registrar = { .conn = test_connect(f->conninfo) };
 	PGconn *holder = test_connect(f->conninfo);
@@ -214,9 +217,9 @@ static void register_behind_an_uncommitted_one(
 	registrar.content.size_bytes = size;
 	sql(holder, "begin");
 	sql(holder,
-		"insert into lease.contents (content_ref, hash, media_type, size_bytes) "
-		"values ('%s', '%s', '%s', 42)",
-		reference, registrar.content.hash, registrar.content.media_type);
+	    "insert into lease.contents (content_ref, hash, media_type, size_bytes) "
+	    "values ('%s', '%s', '%s', 42)",
+	    reference, registrar.content.hash, registrar.content.media_type);
 	pthread_create(&thread, NULL, run_register, &registrar);
 	wait_blocked(f->conn, PQbackendPID(registrar.conn));
 	sql(holder, "%s", end);
@@ -266,9 +269,8 @@ static void hash_file(const char *path, char hash[72])
 
 static long long state_bytes(PGconn *conn)
 {
-	return sql_number(conn,
-		"select sum(pg_total_relation_size(c.oid))::int8 from pg_class c "
-		"where c.relnamespace = 'lease'::regnamespace and c.relkind = 'r'");
+	return sql_number(conn, "select sum(pg_total_relation_size(c.oid))::int8 from pg_class c "
+				"where c.relnamespace = 'lease'::regnamespace and c.relkind = 'r'");
 }
 
 /* Fifty changes of the state of a run whose nodes read and write the large content. */
@@ -287,30 +289,29 @@ static void change_state(PGconn *conn, const char *run_id, const char *content_r
 		version = grant.state_version;
 		snprintf(checkpoint_id, sizeof(checkpoint_id), "%s-%d", run_id, changes);
 		expect(0,
-			lease_node_start(conn,
-				&(struct lease_node_start){ .token = grant.token,
-					.node_id = checkpoint_id,
-					.operation_id = checkpoint_id,
-					.input_ref = content_ref },
-				&execution, &failure));
-		expect(0,
-			lease_node_finish(conn,
-				&(struct lease_node_finish){ .token = grant.token,
-					.node_id = checkpoint_id,
-					.execution_no = execution.execution_no,
-					.status = LEASE_EXECUTION_SUCCEEDED,
-					.output_ref = content_ref },
-				NULL, &failure));
-		expect(0,
-			lease_checkpoint_record(conn,
-				&(struct lease_checkpoint){ .token = grant.token,
-					.checkpoint_id = checkpoint_id,
-					.content_ref = content_ref,
-					.expected_version = version },
-				&change, &failure));
-		expect(0,
-			lease_plan_change(
-				conn, &grant.token, change.state_version, 0, NULL, &failure));
+		       lease_node_start(conn,
+					&(struct lease_node_start){ .token = grant.token,
+								    .node_id = checkpoint_id,
+								    .operation_id = checkpoint_id,
+								    .input_ref = content_ref },
+					&execution, &failure));
+		expect(0, lease_node_finish(conn,
+					    &(struct lease_node_finish){
+						    .token = grant.token,
+						    .node_id = checkpoint_id,
+						    .execution_no = execution.execution_no,
+						    .status = LEASE_EXECUTION_SUCCEEDED,
+						    .output_ref = content_ref },
+					    NULL, &failure));
+		expect(0, lease_checkpoint_record(
+				  conn,
+				  &(struct lease_checkpoint){ .token = grant.token,
+							      .checkpoint_id = checkpoint_id,
+							      .content_ref = content_ref,
+							      .expected_version = version },
+				  &change, &failure));
+		expect(0, lease_plan_change(conn, &grant.token, change.state_version, 0, NULL,
+					    &failure));
 		expect(0, release_as(conn, &grant.token, NULL));
 		changes += 6; /* the claim is one, too */
 	}
@@ -347,8 +348,8 @@ static void state_of_a_run_with_a_result_of_10_mb_stays_small(void **state)
 		tables = state_bytes(f->conn);
 		change_state(f->conn, run_id, content.content_ref);
 		tables = state_bytes(f->conn) - tables;
-		wal = sql_number(
-			f->conn, "select (pg_current_wal_insert_lsn() - '%s'::pg_lsn)::int8", from);
+		wal = sql_number(f->conn,
+				 "select (pg_current_wal_insert_lsn() - '%s'::pg_lsn)::int8", from);
 		free(from);
 		assert_true(tables <= GROWTH_BYTES);
 	} while (wal > GROWTH_BYTES && test_now_ms() < deadline);
@@ -357,8 +358,8 @@ static void state_of_a_run_with_a_result_of_10_mb_stays_small(void **state)
 		STATE_CHANGES, PAYLOAD_BYTES, tables, wal);
 	assert_true(wal <= GROWTH_BYTES);
 	assert_true(sql_number(f->conn,
-			    "select count(*) from lease.run_events where run_id = 'run-0'") >=
-		STATE_CHANGES);
+			       "select count(*) from lease.run_events where run_id = 'run-0'") >=
+		    STATE_CHANGES);
 
 	/* and the bytes are what the reference says, for who looks it up */
 	expect(0, lease_content_lookup(f->conn, content.content_ref, &found, &failure));

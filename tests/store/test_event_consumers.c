@@ -38,12 +38,12 @@ static char *read_batch(struct consumer *consumer, int limit)
 	return text;
 }
 
-#define assert_batch(consumer, limit, expected) \
-	do { \
-		char *text = read_batch(consumer, limit); \
-\
-		assert_string_equal(text, expected); \
-		free(text); \
+#define assert_batch(consumer, limit, expected)                                                    \
+	do {                                                                                       \
+		char *text = read_batch(consumer, limit);                                          \
+                                                                                                   \
+		assert_string_equal(text, expected);                                               \
+		free(text);                                                                        \
 	} while (0)
 
 /* What lease_submit does, by its own statement, in a transaction of the caller. */
@@ -98,8 +98,9 @@ static void assert_cursor_lies_before(const struct consumer *consumer, const cha
 	assert_int_equal(sscanf(consumer->cursor, "%*[^/]/%*[^/]/%lld/%lld", &lowest, &after), 2);
 	assert_true(after < lowest);
 	assert_int_equal(lowest,
-		sql_number(consumer->conn,
-			"select event_id from lease.run_events where run_id = '%s'", run_id));
+			 sql_number(consumer->conn,
+				    "select event_id from lease.run_events where run_id = '%s'",
+				    run_id));
 }
 
 static void open_transaction_holds_nothing_up_and_its_events_come_later(void **state)
@@ -199,10 +200,10 @@ static void events_come_back_whole(void **state)
 	assert_string_equal(event->reference, "op");
 	for (size_t i = 0; i < batch->n; i++)
 		assert_sql(f->conn, "t",
-			"select (extract(epoch from at) * 1000000)::int8 = %lld from "
-			"lease.run_events "
-			"where event_id = %lld",
-			(long long)batch->events[i].at, (long long)batch->events[i].event_id);
+			   "select (extract(epoch from at) * 1000000)::int8 = %lld from "
+			   "lease.run_events "
+			   "where event_id = %lld",
+			   (long long)batch->events[i].at, (long long)batch->events[i].event_id);
 	lease_event_batch_free(batch);
 	lease_event_batch_free(NULL);
 }
@@ -260,7 +261,7 @@ static void cursors_that_are_none_are_refused(void **state)
 	}
 	for (size_t i = 0; i < LENGTH(limits); i++)
 		expect(LEASE_E_INVALID,
-			lease_events_after(f->conn, NULL, limits[i], &batch, &failure));
+		       lease_events_after(f->conn, NULL, limits[i], &batch, &failure));
 	assert_ptr_equal(batch, (struct lease_event_batch *)-1);
 	expect(LEASE_E_INVALID, lease_events_after(f->conn, "x", 10, &batch, NULL));
 	expect(0, lease_events_after(f->conn, "1:1:", 10, &batch, &failure));
@@ -273,9 +274,9 @@ static void cursor_of_a_later_time_than_the_database_is_refused(void **state)
 {
 	struct fixture *f = *state;
 	struct lease_event_batch *batch;
-	char *cursor = sql_text(f->conn,
-		"select n || ':' || n || ':' from (select "
-		"pg_snapshot_xmax(pg_current_snapshot())::text::bigint + 1000000 as n) x");
+	char *cursor = sql_text(
+		f->conn, "select n || ':' || n || ':' from (select "
+			 "pg_snapshot_xmax(pg_current_snapshot())::text::bigint + 1000000 as n) x");
 
 	expect(LEASE_E_INVALID, lease_events_after(f->conn, cursor, 10, &batch, &failure));
 	assert_non_null(strstr(failure.message, "later"));
@@ -360,9 +361,10 @@ static void submit_one(struct worker *worker)
 	snprintf(run_id, sizeof(run_id), "run-%d-%d", worker->number, worker->submitted++);
 	is_well(worker,
 		lease_submit(worker->conn,
-			&(struct lease_submission){ .run_id = run_id,
-				.deadline = pick(worker, 20) ? 0 : 50 * LEASE_MILLISECOND },
-			NULL, NULL, &error),
+			     &(struct lease_submission){
+				     .run_id = run_id,
+				     .deadline = pick(worker, 20) ? 0 : 50 * LEASE_MILLISECOND },
+			     NULL, NULL, &error),
 		&error);
 }
 
@@ -375,21 +377,23 @@ static void execute_node(struct worker *worker, const struct lease_token *token)
 
 	snprintf(node_id, sizeof(node_id), "node-%d", pick(worker, 3));
 	if (!is_well(worker,
-		    lease_node_start(worker->conn,
-			    &(struct lease_node_start){ .token = *token, .node_id = node_id },
-			    &execution, &error),
-		    &error) ||
-		pick(worker, 4) == 0)
+		     lease_node_start(
+			     worker->conn,
+			     &(struct lease_node_start){ .token = *token, .node_id = node_id },
+			     &execution, &error),
+		     &error) ||
+	    pick(worker, 4) == 0)
 		return; /* it stays open */
 	is_well(worker,
 		lease_node_finish(worker->conn,
-			&(struct lease_node_finish){ .token = *token,
-				.node_id = node_id,
-				.execution_no = execution.execution_no,
-				.status = failed ? LEASE_EXECUTION_FAILED
-						 : LEASE_EXECUTION_SUCCEEDED,
-				.normalized_error = failed ? "timeout" : NULL },
-			NULL, &error),
+				  &(struct lease_node_finish){
+					  .token = *token,
+					  .node_id = node_id,
+					  .execution_no = execution.execution_no,
+					  .status = failed ? LEASE_EXECUTION_FAILED
+							   : LEASE_EXECUTION_SUCCEEDED,
+					  .normalized_error = failed ? "timeout" : NULL },
+				  NULL, &error),
 		&error);
 }
 
@@ -403,13 +407,17 @@ static void work_on(struct worker *worker, struct lease_grant *grant)
 
 	switch (pick(worker, 5)) {
 	case 0:
-	case 1: execute_node(worker, &grant->token); break;
+	case 1:
+		execute_node(worker, &grant->token);
+		break;
 	case 2:
 		snprintf(checkpoint_id, sizeof(checkpoint_id), "c-%d-%d", worker->number,
-			worker->serial++);
+			 worker->serial++);
 		if (is_well(worker,
-			    lease_checkpoint_record(worker->conn,
-				    &(struct lease_checkpoint){ .token = grant->token,
+			    lease_checkpoint_record(
+				    worker->conn,
+				    &(struct lease_checkpoint){
+					    .token = grant->token,
 					    .checkpoint_id = checkpoint_id,
 					    .expected_version = grant->state_version },
 				    &change, &error),
@@ -419,14 +427,14 @@ static void work_on(struct worker *worker, struct lease_grant *grant)
 	case 3:
 		if (is_well(worker,
 			    lease_plan_change(worker->conn, &grant->token, grant->state_version, 0,
-				    &change, &error),
+					      &change, &error),
 			    &error))
 			grant->state_version = change.state_version;
 		break;
 	case 4:
 		is_well(worker,
 			lease_renew_leases(worker->conn, &grant->token, 1, LONG_TTL, 0, &renewed,
-				&result, &error),
+					   &result, &error),
 			&error);
 		break;
 	}
@@ -435,7 +443,7 @@ static void work_on(struct worker *worker, struct lease_grant *grant)
 static void let_go(struct worker *worker, const struct lease_token *token)
 {
 	static const enum lease_run_status ends[] = { LEASE_RUN_COMPLETED, LEASE_RUN_FAILED,
-		LEASE_RUN_INTERRUPTED, LEASE_RUN_CANCELLED };
+						      LEASE_RUN_INTERRUPTED, LEASE_RUN_CANCELLED };
 	struct lease_error error;
 	int what = pick(worker, 10);
 
@@ -447,7 +455,8 @@ static void let_go(struct worker *worker, const struct lease_token *token)
 	} else if (what < 8) {
 		is_well(worker,
 			lease_release_lease_for_retry(worker->conn,
-				&(struct lease_release){ .token = *token }, NULL, &error),
+						      &(struct lease_release){ .token = *token },
+						      NULL, &error),
 			&error);
 	} else if (what < 9) {
 		is_well(worker, lease_suspend(worker->conn, token, 0, NULL, &error), &error);
@@ -459,7 +468,8 @@ static void claim_and_work(struct worker *worker)
 	struct lease_error error;
 	struct lease_grant grant;
 	struct lease_claim claim = { .take_over = true,
-		.ttl = pick(worker, 6) ? 20 * LEASE_SECOND : LEASE_MILLISECOND };
+				     .ttl = pick(worker, 6) ? 20 * LEASE_SECOND
+							    : LEASE_MILLISECOND };
 	char owner[LEASE_ID_MAX + 1];
 
 	snprintf(owner, sizeof(owner), "worker-%d:%d", worker->number, worker->serial++);
@@ -474,7 +484,7 @@ static void claim_and_work(struct worker *worker)
 static void sweep(struct worker *worker)
 {
 	static const enum lease_policy policies[] = { LEASE_POLICY_REQUEUE, LEASE_POLICY_REQUEUE,
-		LEASE_POLICY_RECORD, LEASE_POLICY_FAIL };
+						      LEASE_POLICY_RECORD, LEASE_POLICY_FAIL };
 	struct lease_sweep_options options;
 	struct lease_error error;
 
@@ -496,7 +506,9 @@ static void step(struct worker *worker)
 	switch (pick(worker, 12)) {
 	case 0:
 	case 1:
-	case 2: submit_one(worker); break;
+	case 2:
+		submit_one(worker);
+		break;
 	case 3:
 		is_well(worker, lease_request_cancel(worker->conn, run_id, 0, 0, NULL, &error),
 			&error);
@@ -509,13 +521,16 @@ static void step(struct worker *worker)
 			sweep(worker);
 		else
 			is_well(worker,
-				lease_set_terminal_status(worker->conn,
-					&(struct lease_finish){
-						.run_id = run_id, .status = LEASE_RUN_FAILED },
+				lease_set_terminal_status(
+					worker->conn,
+					&(struct lease_finish){ .run_id = run_id,
+								.status = LEASE_RUN_FAILED },
 					NULL, &error),
 				&error);
 		break;
-	default: claim_and_work(worker); break;
+	default:
+		claim_and_work(worker);
+		break;
 	}
 	worker->steps++;
 }
@@ -546,16 +561,15 @@ static void hold(struct holder *holder, long long event_id, int restarts)
 	int from = atomic_load(&holder->traffic->restarts);
 
 	while (!atomic_load(&holder->traffic->stop) &&
-		(atomic_load(&holder->traffic->newest) <= event_id ||
-			atomic_load(&holder->traffic->restarts) < from + restarts))
+	       (atomic_load(&holder->traffic->newest) <= event_id ||
+		atomic_load(&holder->traffic->restarts) < from + restarts))
 		poll(NULL, 0, 1);
 }
 
 static long long newest_own_event(PGconn *conn)
 {
-	PGresult *result = PQexec(conn,
-		"select max(event_id) from lease.run_events "
-		"where txid = pg_current_xact_id()");
+	PGresult *result = PQexec(conn, "select max(event_id) from lease.run_events "
+					"where txid = pg_current_xact_id()");
 	long long event_id = PQntuples(result) ? atoll(PQgetvalue(result, 0, 0)) : INT64_MAX;
 
 	PQclear(result);
@@ -621,7 +635,7 @@ static bool consume(struct traffic *traffic, char cursor[4096], struct seen *see
 		see(seen, batch);
 		any |= batch->n > 0;
 		if (batch->n > 0 &&
-			batch->events[batch->n - 1].event_id > atomic_load(&traffic->newest))
+		    batch->events[batch->n - 1].event_id > atomic_load(&traffic->newest))
 			atomic_store(&traffic->newest, batch->events[batch->n - 1].event_id);
 		lease_event_batch_free(batch);
 	}
@@ -640,8 +654,8 @@ static void load_seen(PGconn *conn, const struct seen *seen)
 	PQclear(result);
 	for (size_t i = 0; i < seen->n; i++) {
 		char line[64];
-		int length = snprintf(
-			line, sizeof(line), "%zu\t%lld\n", i, (long long)seen->event_ids[i]);
+		int length = snprintf(line, sizeof(line), "%zu\t%lld\n", i,
+				      (long long)seen->event_ids[i]);
 
 		assert_int_equal(PQputCopyData(conn, line, length), 1);
 	}
@@ -657,21 +671,24 @@ static void assert_seen_exactly_once_and_in_order(PGconn *conn)
 {
 	assert_sql(conn, "0", "select count(*) - count(distinct event_id) from seen");
 	assert_sql(conn, "0 0",
-		"select count(*) filter (where s.event_id is null) || ' ' || "
-		"count(*) filter (where v.event_id is null) "
-		"from seen s full join lease.run_events v using (event_id)");
+		   "select count(*) filter (where s.event_id is null) || ' ' || "
+		   "count(*) filter (where v.event_id is null) "
+		   "from seen s full join lease.run_events v using (event_id)");
 	/* of each run: ascending, and each transition begins where the one before it ended */
-	assert_sql(conn, "0",
+	assert_sql(
+		conn, "0",
 		"select count(*) from (select v.event_id < lag(v.event_id) over (partition by "
 		"v.run_id "
 		"order by s.place) as wrong from seen s join lease.run_events v using (event_id)) "
 		"x where wrong");
-	assert_sql(conn, "0",
+	assert_sql(
+		conn, "0",
 		"select count(*) from (select v.from_status is distinct from lag(v.to_status) over "
 		"(partition by v.run_id order by s.place) as wrong "
 		"from seen s join lease.run_events v using (event_id) where v.node_id is null) x "
 		"where wrong");
-	assert_sql(conn, "0",
+	assert_sql(
+		conn, "0",
 		"select count(*) from (select v.from_status is distinct from lag(v.to_status) over "
 		"(partition by v.run_id, v.node_id order by s.place) as wrong "
 		"from seen s join lease.run_events v using (event_id) where v.node_id is not null) "
@@ -751,15 +768,15 @@ static void consumer_started_100_times_sees_every_event_of_8_workers_exactly_onc
 	print_message("seed %u\n", seed);
 	for (int i = 0; i < WORKERS; i++) {
 		workers[i] = (struct worker){ .traffic = &traffic,
-			.number = i,
-			.seed = seed + (unsigned)i,
-			.conn = test_connect(f->conninfo) };
+					      .number = i,
+					      .seed = seed + (unsigned)i,
+					      .conn = test_connect(f->conninfo) };
 		pthread_create(&threads[i], NULL, run_worker, &workers[i]);
 	}
 	for (int i = 0; i < HOLDERS; i++) {
-		holders[i] = (struct holder){
-			.traffic = &traffic, .number = i, .conn = test_connect(f->conninfo)
-		};
+		holders[i] = (struct holder){ .traffic = &traffic,
+					      .number = i,
+					      .conn = test_connect(f->conninfo) };
 		pthread_create(&threads[WORKERS + i], NULL, run_holder, &holders[i]);
 	}
 	while (atomic_load(&traffic.restarts) < RESTARTS)
@@ -774,7 +791,7 @@ static void consumer_started_100_times_sees_every_event_of_8_workers_exactly_onc
 	for (int i = 0; i < WORKERS; i++) {
 		if (workers[i].error.code)
 			fail_msg("worker %d: %s %s", i, workers[i].error.sqlstate,
-				workers[i].error.message);
+				 workers[i].error.message);
 		assert_true(workers[i].steps > 0);
 		steps += workers[i].steps;
 		PQfinish(workers[i].conn);
@@ -790,12 +807,13 @@ static void consumer_started_100_times_sees_every_event_of_8_workers_exactly_onc
 	assert_seen_exactly_once_and_in_order(f->conn);
 	assert_events_match_facts(f->conn);
 	/* the transactions that were held open came late, and so out of the order of event_id */
-	assert_true(sql_number(f->conn,
-			    "select count(*) from (select event_id < max(event_id) over "
-			    "(order by place rows unbounded preceding exclude current row) as late "
-			    "from seen) x where late") > 0);
+	assert_true(
+		sql_number(f->conn,
+			   "select count(*) from (select event_id < max(event_id) over "
+			   "(order by place rows unbounded preceding exclude current row) as late "
+			   "from seen) x where late") > 0);
 	print_message("%d steps, %zu events, %lld of them seen in the first %d starts\n", steps,
-		seen.n, while_running, RESTARTS);
+		      seen.n, while_running, RESTARTS);
 }
 
 /* -- what reading a batch costs ---------------------------------------------------------------- */
@@ -811,12 +829,11 @@ static long long blocks_of(PGconn *conn, const char *statement, const char *cons
 	PGresult *result;
 
 	sql(conn, "begin isolation level repeatable read read only");
-	sql(conn,
-		"set local jit = off; set local max_parallel_workers_per_gather = 0;"
-		"set local enable_seqscan = off");
+	sql(conn, "set local jit = off; set local max_parallel_workers_per_gather = 0;"
+		  "set local enable_seqscan = off");
 	sql(conn, "%s", lease_sql_settings_events);
-	assert_true(
-		asprintf(&explain, "explain (analyze, buffers, format json) %s", statement) > 0);
+	assert_true(asprintf(&explain, "explain (analyze, buffers, format json) %s", statement) >
+		    0);
 	result = PQexecParams(conn, explain, n, NULL, values, NULL, NULL, 0);
 	free(explain);
 	if (PQresultStatus(result) != PGRES_TUPLES_OK)
@@ -827,14 +844,14 @@ static long long blocks_of(PGconn *conn, const char *statement, const char *cons
 	assert_non_null(hit);
 	assert_non_null(read);
 	blocks = atoll(hit + strlen("\"Shared Hit Blocks\": ")) +
-		atoll(read + strlen("\"Shared Read Blocks\": "));
+		 atoll(read + strlen("\"Shared Read Blocks\": "));
 	PQclear(result);
 	sql(conn, "commit");
 	return blocks;
 }
 
-static void assert_cheap_batch(
-	PGconn *conn, const char *older, const char *lowest, const char *after)
+static void assert_cheap_batch(PGconn *conn, const char *older, const char *lowest,
+			       const char *after)
 {
 	/* a newer snapshot in which all planted transactions have ended */
 	const char *values[] = { older, "1000000:1000000:", lowest, after, "100" };
@@ -842,7 +859,7 @@ static void assert_cheap_batch(
 
 	if (blocks > BLOCKS_A_BATCH)
 		fail_msg("a batch after %s (%s, %s) touches %lld blocks", older,
-			lowest ? lowest : "none", after, blocks);
+			 lowest ? lowest : "none", after, blocks);
 }
 
 static void assert_cheap_window(PGconn *conn, const char *older)
@@ -862,8 +879,8 @@ static void assert_batches_are_cheap(PGconn *conn)
 	assert_cheap_batch(conn, "1:1:", "1", "119990"); /* at the end */
 	assert_cheap_batch(conn, "139990:139990:", "119968", "0"); /* newly opened, near the end */
 	assert_cheap_batch(conn, "139990:139990:", "119968", "119990");
-	assert_cheap_batch(
-		conn, "100010:139990:100010,120000", "119968", "0"); /* one was open long */
+	assert_cheap_batch(conn, "100010:139990:100010,120000", "119968",
+			   "0"); /* one was open long */
 	assert_cheap_batch(conn, "100010:139990:100010,120000", "119968", "30");
 	assert_cheap_batch(conn, "100010:140001:100010", NULL, "0");
 	assert_cheap_batch(conn, "140001:140001:", NULL, "0"); /* nothing new */
@@ -881,11 +898,11 @@ static void batch_reads_what_it_returns_and_not_the_whole_table(void **state)
 	f->inconsistent = true;
 	sql(f->conn, "alter table lease.run_events set (autovacuum_enabled = off)");
 	sql(f->conn,
-		"insert into lease.run_events (txid, kind, run_id, from_status, to_status, owner) "
-		"select (100001 + (i - 1) / 3)::text::xid8, 'attempt_opened', 'run-' || i %% 5000, "
-		"'pending', "
-		"'running', 'worker-1:' || i from generate_series(1, %d) i",
-		EVENTS);
+	    "insert into lease.run_events (txid, kind, run_id, from_status, to_status, owner) "
+	    "select (100001 + (i - 1) / 3)::text::xid8, 'attempt_opened', 'run-' || i %% 5000, "
+	    "'pending', "
+	    "'running', 'worker-1:' || i from generate_series(1, %d) i",
+	    EVENTS);
 	all = sql_number(f->conn, "select pg_table_size('lease.run_events') / 8192");
 	assert_true(all > 20 * BLOCKS_A_BATCH);
 	assert_batches_are_cheap(f->conn); /* without statistics */

@@ -9,22 +9,21 @@
 /* -- what writes an event, and what does not --------------------------------------------------- */
 
 /* The events of a run, one a line: kind from>to attempt node execution outcome error reference. */
-#define assert_events(conn, run_id, expected) \
-	assert_sql(conn, expected, \
-		"select string_agg(concat_ws(' ', kind, coalesce(from_status, '') || '>' || " \
-		"to_status, 'a' || attempt_no, node_id, 'x' || execution_no, outcome, " \
-		"error_code, reference), E'\\n' order by event_id) || E'\\n' " \
-		"from lease.run_events where run_id = '%s'", \
-		run_id)
+#define assert_events(conn, run_id, expected)                                                      \
+	assert_sql(conn, expected,                                                                 \
+		   "select string_agg(concat_ws(' ', kind, coalesce(from_status, '') || '>' || "   \
+		   "to_status, 'a' || attempt_no, node_id, 'x' || execution_no, outcome, "         \
+		   "error_code, reference), E'\\n' order by event_id) || E'\\n' "                  \
+		   "from lease.run_events where run_id = '%s'",                                    \
+		   run_id)
 
 static void give_up(PGconn *conn, const char *run_id, const char *error_code)
 {
-	expect(0,
-		lease_set_terminal_status(conn,
-			&(struct lease_finish){ .run_id = run_id,
-				.status = LEASE_RUN_FAILED,
-				.error_code = error_code },
-			NULL, &failure));
+	expect(0, lease_set_terminal_status(conn,
+					    &(struct lease_finish){ .run_id = run_id,
+								    .status = LEASE_RUN_FAILED,
+								    .error_code = error_code },
+					    NULL, &failure));
 }
 
 static void every_verb_writes_one_event_a_transition(void **state)
@@ -41,10 +40,10 @@ static void every_verb_writes_one_event_a_transition(void **state)
 	expect(0, succeed_as(f->conn, &grant.token, "m", 1, NULL));
 	expect(0, checkpoint_as(f->conn, &grant.token, "c-1", 2, NULL));
 	expect(0, lease_plan_change(f->conn, &grant.token, 3, 0, NULL, &failure));
-	expect(0,
-		lease_release_lease_for_retry(f->conn,
-			&(struct lease_release){ .token = grant.token, .error_code = "busy" }, NULL,
-			&failure));
+	expect(0, lease_release_lease_for_retry(
+			  f->conn,
+			  &(struct lease_release){ .token = grant.token, .error_code = "busy" },
+			  NULL, &failure));
 	grant = claim(f->conn, "run", "worker-2");
 	expect(0, lease_suspend(f->conn, &grant.token, 0, NULL, &failure));
 	expect(0, lease_resume(f->conn, "run", 0, 0, NULL, &failure));
@@ -55,36 +54,36 @@ static void every_verb_writes_one_event_a_transition(void **state)
 	expect(0, lease_request_cancel(f->conn, "run", 0, 0, NULL, &failure));
 	expect(0, end_as(f->conn, &grant.token, LEASE_RUN_CANCELLED));
 	assert_events(f->conn, "run",
-		"run_submitted >pending\n"
-		"attempt_opened pending>running a1\n"
-		"node_started >running a1 n x1 op\n"
-		"node_finished running>failed a1 n x1 timeout op\n"
-		"node_started failed>running a1 n x2 op\n"
-		"node_started >running a1 m x1\n"
-		"node_finished running>succeeded a1 m x1\n"
-		"checkpoint_recorded running>running a1 c-1\n"
-		"plan_changed running>running a1\n"
-		"attempt_closed running>pending a1 retry_released busy\n"
-		"node_finished running>abandoned a1 n x2 op\n"
-		"attempt_opened pending>running a2\n"
-		"attempt_closed running>waiting a2 interrupted suspended\n"
-		"run_moved waiting>pending\n"
-		"attempt_opened pending>running a3\n"
-		"attempt_closed running>running a3 lease_expired worker_lease_expired\n"
-		"attempt_opened running>running a4\n"
-		"cancel_requested running>running a4\n"
-		"attempt_closed running>cancelled a4 cancelled\n");
+		      "run_submitted >pending\n"
+		      "attempt_opened pending>running a1\n"
+		      "node_started >running a1 n x1 op\n"
+		      "node_finished running>failed a1 n x1 timeout op\n"
+		      "node_started failed>running a1 n x2 op\n"
+		      "node_started >running a1 m x1\n"
+		      "node_finished running>succeeded a1 m x1\n"
+		      "checkpoint_recorded running>running a1 c-1\n"
+		      "plan_changed running>running a1\n"
+		      "attempt_closed running>pending a1 retry_released busy\n"
+		      "node_finished running>abandoned a1 n x2 op\n"
+		      "attempt_opened pending>running a2\n"
+		      "attempt_closed running>waiting a2 interrupted suspended\n"
+		      "run_moved waiting>pending\n"
+		      "attempt_opened pending>running a3\n"
+		      "attempt_closed running>running a3 lease_expired worker_lease_expired\n"
+		      "attempt_opened running>running a4\n"
+		      "cancel_requested running>running a4\n"
+		      "attempt_closed running>cancelled a4 cancelled\n");
 	/* each event of an attempt names its owner, and none other does */
 	assert_sql(f->conn, "0",
-		"select count(*) from lease.run_events v "
-		"left join lease.run_attempts a using (run_id, attempt_no) "
-		"where v.owner is distinct from a.owner");
+		   "select count(*) from lease.run_events v "
+		   "left join lease.run_attempts a using (run_id, attempt_no) "
+		   "where v.owner is distinct from a.owner");
 }
 
 static void ends_of_runs_write_one_event_each(void **state)
 {
 	static const enum lease_run_status ends[] = { LEASE_RUN_COMPLETED, LEASE_RUN_FAILED,
-		LEASE_RUN_INTERRUPTED };
+						      LEASE_RUN_INTERRUPTED };
 	struct fixture *f = *state;
 	struct lease_grant grant;
 
@@ -93,26 +92,25 @@ static void ends_of_runs_write_one_event_each(void **state)
 		char expected[256];
 
 		grant = submit_and_claim(f->conn, word);
-		expect(0,
-			lease_set_terminal_status(f->conn,
-				&(struct lease_finish){ .token = &grant.token,
-					.status = ends[i],
-					.error_code = "why" },
-				NULL, &failure));
+		expect(0, lease_set_terminal_status(f->conn,
+						    &(struct lease_finish){ .token = &grant.token,
+									    .status = ends[i],
+									    .error_code = "why" },
+						    NULL, &failure));
 		snprintf(expected, sizeof(expected),
-			"run_submitted >pending\nattempt_opened pending>running a1\n"
-			"attempt_closed running>%s a1 %s why\n",
-			word, word);
+			 "run_submitted >pending\nattempt_opened pending>running a1\n"
+			 "attempt_closed running>%s a1 %s why\n",
+			 word, word);
 		assert_events(f->conn, word, expected);
 	}
 	submit(f->conn, "given-up");
 	give_up(f->conn, "given-up", "nobody_wants_it");
 	assert_events(f->conn, "given-up",
-		"run_submitted >pending\nrun_moved pending>failed nobody_wants_it\n");
+		      "run_submitted >pending\nrun_moved pending>failed nobody_wants_it\n");
 	submit(f->conn, "cancelled-at-once");
 	expect(0, lease_request_cancel(f->conn, "cancelled-at-once", 0, 0, NULL, &failure));
 	assert_events(f->conn, "cancelled-at-once",
-		"run_submitted >pending\nrun_moved pending>cancelled\n");
+		      "run_submitted >pending\nrun_moved pending>cancelled\n");
 }
 
 static void reconciler_writes_one_event_a_transition(void **state)
@@ -130,43 +128,41 @@ static void reconciler_writes_one_event_a_transition(void **state)
 		expect(0, lease_reconcile_expired_leases(f->conn, &options, NULL, NULL, &failure));
 	}
 	assert_events(f->conn, "poison",
-		"run_submitted >pending\n"
-		"attempt_opened pending>running a1\n"
-		"attempt_closed running>pending a1 lease_expired worker_lease_expired\n"
-		"attempt_opened pending>running a2\n"
-		"attempt_closed running>failed a2 lease_expired lease_losses_exhausted\n");
+		      "run_submitted >pending\n"
+		      "attempt_opened pending>running a1\n"
+		      "attempt_closed running>pending a1 lease_expired worker_lease_expired\n"
+		      "attempt_opened pending>running a2\n"
+		      "attempt_closed running>failed a2 lease_expired lease_losses_exhausted\n");
 
 	submit_and_claim(f->conn, "orphan");
 	let_lease_end(f->conn, "orphan");
 	reconcile(f->conn, LEASE_POLICY_RECORD);
 	reconcile(f->conn, LEASE_POLICY_FAIL);
 	assert_events(f->conn, "orphan",
-		"run_submitted >pending\n"
-		"attempt_opened pending>running a1\n"
-		"attempt_closed running>running a1 lease_expired worker_lease_expired\n"
-		"run_moved running>failed worker_lease_expired\n");
+		      "run_submitted >pending\n"
+		      "attempt_opened pending>running a1\n"
+		      "attempt_closed running>running a1 lease_expired worker_lease_expired\n"
+		      "run_moved running>failed worker_lease_expired\n");
 
-	expect(0,
-		lease_submit(f->conn,
-			&(struct lease_submission){
-				.run_id = "late", .deadline = LEASE_MILLISECOND },
-			NULL, NULL, &failure));
+	expect(0, lease_submit(f->conn,
+			       &(struct lease_submission){ .run_id = "late",
+							   .deadline = LEASE_MILLISECOND },
+			       NULL, NULL, &failure));
 	wait_sql(f->conn,
-		"select deadline_at <= clock_timestamp() from lease.runs where run_id = 'late'");
+		 "select deadline_at <= clock_timestamp() from lease.runs where run_id = 'late'");
 	reconcile(f->conn, LEASE_POLICY_RECORD);
 	assert_events(f->conn, "late",
-		"run_submitted >pending\nrun_moved pending>failed deadline_exceeded\n");
+		      "run_submitted >pending\nrun_moved pending>failed deadline_exceeded\n");
 
 	/* an attempt that was left open on a pending run: two steps, two events */
 	submit(f->conn, "left-open");
-	sql(f->conn,
-		"insert into lease.run_attempts (run_id, attempt_no, owner, lease_expires_at) "
-		"values ('left-open', 1, 'lost:1', clock_timestamp())");
+	sql(f->conn, "insert into lease.run_attempts (run_id, attempt_no, owner, lease_expires_at) "
+		     "values ('left-open', 1, 'lost:1', clock_timestamp())");
 	claim(f->conn, "left-open", "worker-2");
 	assert_events(f->conn, "left-open",
-		"run_submitted >pending\n"
-		"attempt_closed pending>pending a1 lease_expired worker_lease_expired\n"
-		"attempt_opened pending>running a2\n");
+		      "run_submitted >pending\n"
+		      "attempt_closed pending>pending a1 lease_expired worker_lease_expired\n"
+		      "attempt_opened pending>running a2\n");
 }
 
 static void renewals_repetitions_refusals_and_reading_write_none(void **state)
@@ -189,15 +185,14 @@ static void renewals_repetitions_refusals_and_reading_write_none(void **state)
 	before = sql_text(f->conn, "select count(*) || ' ' || max(event_id) from lease.run_events");
 
 	expect(0, lease_renew_lease(f->conn, &grant.token, LONG_TTL, 0, NULL, &failure));
-	expect(0,
-		lease_renew_leases(
-			f->conn, &grant.token, 1, LONG_TTL, 0, grants, results, &failure));
+	expect(0, lease_renew_leases(f->conn, &grant.token, 1, LONG_TTL, 0, grants, results,
+				     &failure));
 	assert_int_equal(results[0], 0);
-	expect(0,
-		lease_mark_running(f->conn,
-			&(struct lease_claim){
-				.run_id = "run", .owner = grant.token.owner, .ttl = LONG_TTL },
-			&refreshed, &failure));
+	expect(0, lease_mark_running(f->conn,
+				     &(struct lease_claim){ .run_id = "run",
+							    .owner = grant.token.owner,
+							    .ttl = LONG_TTL },
+				     &refreshed, &failure));
 	assert_false(refreshed.new_attempt);
 
 	submit(f->conn, "run");
@@ -221,8 +216,8 @@ static void renewals_repetitions_refusals_and_reading_write_none(void **state)
 	lease_story_free(story);
 	expect(0, lease_events_after(f->conn, NULL, 10, &batch, &failure));
 	lease_event_batch_free(batch);
-	assert_sql(
-		f->conn, before, "select count(*) || ' ' || max(event_id) from lease.run_events");
+	assert_sql(f->conn, before,
+		   "select count(*) || ' ' || max(event_id) from lease.run_events");
 	free(before);
 }
 

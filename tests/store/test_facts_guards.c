@@ -17,43 +17,41 @@ static struct lease_grant make_story(PGconn *conn)
 	register_content(conn, "file:///input");
 	register_content(conn, "file:///output");
 	register_content(conn, "file:///nobody-uses-it");
-	expect(0,
-		lease_node_start(conn,
-			&(struct lease_node_start){ .token = grant.token,
-				.node_id = "n",
-				.operation_id = "op",
-				.input_ref = "file:///input",
-				.trace_id = "trace-n" },
-			NULL, &failure));
-	expect(0,
-		lease_node_finish(conn,
-			&(struct lease_node_finish){ .token = grant.token,
-				.node_id = "n",
-				.execution_no = 1,
-				.status = LEASE_EXECUTION_FAILED,
-				.normalized_error = "timeout",
-				.error_message = "no answer" },
-			NULL, &failure));
+	expect(0, lease_node_start(conn,
+				   &(struct lease_node_start){ .token = grant.token,
+							       .node_id = "n",
+							       .operation_id = "op",
+							       .input_ref = "file:///input",
+							       .trace_id = "trace-n" },
+				   NULL, &failure));
+	expect(0, lease_node_finish(conn,
+				    &(struct lease_node_finish){ .token = grant.token,
+								 .node_id = "n",
+								 .execution_no = 1,
+								 .status = LEASE_EXECUTION_FAILED,
+								 .normalized_error = "timeout",
+								 .error_message = "no answer" },
+				    NULL, &failure));
 	start(conn, &grant.token, "n", "op");
 	let_lease_end(conn, "run");
 	reconcile(conn, LEASE_POLICY_REQUEUE);
 	grant = claim(conn, "run", "worker-2");
 	start(conn, &grant.token, "n", "op");
 	expect(0,
-		lease_node_finish(conn,
-			&(struct lease_node_finish){ .token = grant.token,
-				.node_id = "n",
-				.execution_no = 3,
-				.status = LEASE_EXECUTION_SUCCEEDED,
-				.output_ref = "file:///output" },
-			NULL, &failure));
+	       lease_node_finish(conn,
+				 &(struct lease_node_finish){ .token = grant.token,
+							      .node_id = "n",
+							      .execution_no = 3,
+							      .status = LEASE_EXECUTION_SUCCEEDED,
+							      .output_ref = "file:///output" },
+				 NULL, &failure));
 	expect(0,
-		lease_checkpoint_record(conn,
-			&(struct lease_checkpoint){ .token = grant.token,
-				.checkpoint_id = "c-1",
-				.content_ref = "file:///output",
-				.expected_version = 4 },
-			NULL, &failure));
+	       lease_checkpoint_record(conn,
+				       &(struct lease_checkpoint){ .token = grant.token,
+								   .checkpoint_id = "c-1",
+								   .content_ref = "file:///output",
+								   .expected_version = 4 },
+				       NULL, &failure));
 	expect(0, lease_plan_change(conn, &grant.token, 5, 0, NULL, &failure));
 	start(conn, &grant.token, "open", NULL);
 	return grant;
@@ -62,7 +60,8 @@ static struct lease_grant make_story(PGconn *conn)
 /* All facts as one text: what a refused statement must leave as it was. */
 static char *all_facts(PGconn *conn)
 {
-	return sql_text(conn,
+	return sql_text(
+		conn,
 		"select concat_ws(E'\\n', "
 		"(select string_agg(t::text, ';' order by t::text) from lease.runs t), "
 		"(select string_agg(t::text, ';' order by t::text) from lease.run_attempts t), "
@@ -84,7 +83,7 @@ static void assert_refused(PGconn *conn, const char *who, const char *statement)
 
 	if (!state || (strcmp(state, "23001") != 0 && strcmp(state, "23503") != 0))
 		fail_msg("%s as %s: %s %s", statement, who, state ? state : "accepted",
-			PQresultErrorMessage(result));
+			 PQresultErrorMessage(result));
 	PQclear(result);
 }
 
@@ -95,16 +94,16 @@ static void assert_immutable(PGconn *conn, const char *who, const char *table, c
 	char statement[1024];
 
 	snprintf(statement, sizeof(statement),
-		"select quote_ident(column_name) from information_schema.columns "
-		"where table_schema = 'lease' and table_name = '%s' and is_identity = 'NO'",
-		table);
+		 "select quote_ident(column_name) from information_schema.columns "
+		 "where table_schema = 'lease' and table_name = '%s' and is_identity = 'NO'",
+		 table);
 	columns = PQexec(conn, statement);
 	assert_true(PQntuples(columns) >= 4);
 	for (int i = 0; i < PQntuples(columns); i++) {
 		const char *column = PQgetvalue(columns, i, 0);
 
 		snprintf(statement, sizeof(statement), "update lease.%s set %s = %s where %s",
-			table, column, column, where);
+			 table, column, column, where);
 		assert_refused(conn, who, statement);
 	}
 	PQclear(columns);
@@ -132,41 +131,46 @@ static void closed_facts_cannot_be_changed_deleted_or_truncated_by_anybody(void 
 	before = all_facts(f->conn);
 	for (size_t i = 0; i < LENGTH(anybody); i++) {
 		sql(f->conn, "%s", anybody[i].become);
-		assert_immutable(
-			f->conn, anybody[i].who, "node_executions", "finished_at is not null");
+		assert_immutable(f->conn, anybody[i].who, "node_executions",
+				 "finished_at is not null");
 		assert_immutable(f->conn, anybody[i].who, "operations", "true");
 		assert_immutable(f->conn, anybody[i].who, "contents", "true");
 		assert_immutable(f->conn, anybody[i].who, "contents",
-			"content_ref = 'file:///nobody-uses-it'");
+				 "content_ref = 'file:///nobody-uses-it'");
 		assert_immutable(f->conn, anybody[i].who, "checkpoints", "true");
 		assert_immutable(f->conn, anybody[i].who, "run_events", "true");
-		assert_immutable(
-			f->conn, anybody[i].who, "run_attempts", "finished_at is not null");
+		assert_immutable(f->conn, anybody[i].who, "run_attempts",
+				 "finished_at is not null");
 		/* an open execution is not deleted either, nor does it become another */
 		assert_refused(f->conn, anybody[i].who,
-			"delete from lease.node_executions where finished_at is null");
-		assert_refused(f->conn, anybody[i].who,
+			       "delete from lease.node_executions where finished_at is null");
+		assert_refused(
+			f->conn, anybody[i].who,
 			"update lease.node_executions set attempt_no = 9 where finished_at is "
 			"null");
-		assert_refused(f->conn, anybody[i].who,
+		assert_refused(
+			f->conn, anybody[i].who,
 			"update lease.node_executions set run_attempt_no = 1 where finished_at is "
 			"null");
-		assert_refused(f->conn, anybody[i].who,
+		assert_refused(
+			f->conn, anybody[i].who,
 			"update lease.node_executions set operation_id = 'op' where finished_at is "
 			"null");
 		assert_refused(f->conn, anybody[i].who,
-			"update lease.node_executions set input_ref = 'file:///input' "
-			"where finished_at is null");
-		assert_refused(f->conn, anybody[i].who,
+			       "update lease.node_executions set input_ref = 'file:///input' "
+			       "where finished_at is null");
+		assert_refused(
+			f->conn, anybody[i].who,
 			"update lease.node_executions set started_at = started_at - interval '1 s' "
 			"where finished_at is null");
 		/* and history is not made up */
 		assert_refused(f->conn, anybody[i].who,
-			"insert into lease.node_executions (run_id, node_id, attempt_no, "
-			"run_attempt_no, "
-			"status, finished_at) values ('run', 'n', 4, 2, 'succeeded', "
-			"clock_timestamp())");
-		assert_refused(f->conn, anybody[i].who,
+			       "insert into lease.node_executions (run_id, node_id, attempt_no, "
+			       "run_attempt_no, "
+			       "status, finished_at) values ('run', 'n', 4, 2, 'succeeded', "
+			       "clock_timestamp())");
+		assert_refused(
+			f->conn, anybody[i].who,
 			"insert into lease.contents values ('file:///input', 'sha256:' || "
 			"repeat('0', 64), "
 			"'t', 1, 1) on conflict (content_ref) do update set hash = excluded.hash");
@@ -187,33 +191,36 @@ static void node_state_set_by_hand_is_refused(void **state)
 		sql(f->conn, "%s", anybody[i].become);
 		/* without the version step, and with it */
 		sql_fails(f->conn, "23514",
-			"update lease.nodes set state = 'succeeded' where node_id = 'open'");
-		sql_fails(f->conn, "23001",
+			  "update lease.nodes set state = 'succeeded' where node_id = 'open'");
+		sql_fails(
+			f->conn, "23001",
 			"update lease.nodes set state = 'succeeded', state_version = state_version "
 			"+ 1 "
 			"where node_id = 'open'");
-		sql_fails(f->conn, "23001",
+		sql_fails(
+			f->conn, "23001",
 			"update lease.nodes set state = 'failed', state_version = state_version + "
 			"1 "
 			"where node_id = 'n'");
-		sql_fails(f->conn, "23514",
+		sql_fails(
+			f->conn, "23514",
 			"update lease.nodes set state_version = state_version + 2 where node_id = "
 			"'n'");
-		sql_fails(
-			f->conn, "23514", "update lease.nodes set updated_at = clock_timestamp()");
 		sql_fails(f->conn, "23514",
-			"update lease.nodes set state = 'done' where node_id = 'n'");
+			  "update lease.nodes set updated_at = clock_timestamp()");
+		sql_fails(f->conn, "23514",
+			  "update lease.nodes set state = 'done' where node_id = 'n'");
 		/* a node that nobody executed */
 		sql_fails(f->conn, "23001",
-			"insert into lease.nodes (run_id, node_id, state) values ('run', 'm', "
-			"'succeeded')");
+			  "insert into lease.nodes (run_id, node_id, state) values ('run', 'm', "
+			  "'succeeded')");
 	}
 	sql(f->conn, "reset role; set session_replication_role = origin");
 	sql_fails(f->conn, "23503", "delete from lease.nodes where node_id = 'n'");
 	assert_sql(f->conn, "n succeeded 6, open running 1",
-		"select string_agg(concat_ws(' ', node_id, state, state_version), ', ' order by "
-		"node_id) "
-		"from lease.nodes");
+		   "select string_agg(concat_ws(' ', node_id, state, state_version), ', ' order by "
+		   "node_id) "
+		   "from lease.nodes");
 }
 
 static void executions_hold_together(void **state)
@@ -223,63 +230,66 @@ static void executions_hold_together(void **state)
 	make_story(f->conn);
 	/* a second open one; one number twice; of no attempt; of no node; number 0 */
 	sql_fails(f->conn, "23505",
-		"insert into lease.node_executions (run_id, node_id, attempt_no, run_attempt_no) "
-		"values ('run', 'open', 2, 2)");
+		  "insert into lease.node_executions (run_id, node_id, attempt_no, run_attempt_no) "
+		  "values ('run', 'open', 2, 2)");
 	sql_fails(f->conn, "23505",
-		"insert into lease.node_executions (run_id, node_id, attempt_no, run_attempt_no) "
-		"values ('run', 'n', 3, 2)");
+		  "insert into lease.node_executions (run_id, node_id, attempt_no, run_attempt_no) "
+		  "values ('run', 'n', 3, 2)");
 	sql_fails(f->conn, "23503",
-		"insert into lease.node_executions (run_id, node_id, attempt_no, run_attempt_no) "
-		"values ('run', 'n', 4, 3)");
+		  "insert into lease.node_executions (run_id, node_id, attempt_no, run_attempt_no) "
+		  "values ('run', 'n', 4, 3)");
 	sql_fails(f->conn, "23503",
-		"insert into lease.node_executions (run_id, node_id, attempt_no, run_attempt_no) "
-		"values ('run', 'm', 1, 2)");
+		  "insert into lease.node_executions (run_id, node_id, attempt_no, run_attempt_no) "
+		  "values ('run', 'm', 1, 2)");
 	sql_fails(f->conn, "23514",
-		"insert into lease.node_executions (run_id, node_id, attempt_no, run_attempt_no) "
-		"values ('run', 'n', 0, 2)");
+		  "insert into lease.node_executions (run_id, node_id, attempt_no, run_attempt_no) "
+		  "values ('run', 'n', 0, 2)");
 	/* words and pairs */
-	sql_fails(f->conn, "23514",
+	sql_fails(
+		f->conn, "23514",
 		"update lease.node_executions set status = 'done', finished_at = clock_timestamp() "
 		"where node_id = 'open'");
 	sql_fails(f->conn, "23514",
-		"update lease.node_executions set status = 'succeeded' where node_id = 'open'");
-	sql_fails(f->conn, "23514",
+		  "update lease.node_executions set status = 'succeeded' where node_id = 'open'");
+	sql_fails(
+		f->conn, "23514",
 		"update lease.node_executions set finished_at = clock_timestamp() where node_id = "
 		"'open'");
 	sql_fails(f->conn, "23514",
-		"update lease.node_executions set status = 'failed', finished_at = "
-		"clock_timestamp() "
-		"where node_id = 'open'");
+		  "update lease.node_executions set status = 'failed', finished_at = "
+		  "clock_timestamp() "
+		  "where node_id = 'open'");
 	sql_fails(f->conn, "23514",
-		"update lease.node_executions set status = 'succeeded', finished_at = "
-		"clock_timestamp(), "
-		"normalized_error = 'timeout' where node_id = 'open'");
+		  "update lease.node_executions set status = 'succeeded', finished_at = "
+		  "clock_timestamp(), "
+		  "normalized_error = 'timeout' where node_id = 'open'");
 	sql_fails(f->conn, "23514",
-		"update lease.node_executions set status = 'abandoned', finished_at = "
-		"clock_timestamp(), "
-		"output_ref = 'file:///output' where node_id = 'open'");
+		  "update lease.node_executions set status = 'abandoned', finished_at = "
+		  "clock_timestamp(), "
+		  "output_ref = 'file:///output' where node_id = 'open'");
 	sql_fails(f->conn, "23514",
-		"insert into lease.run_events (kind, run_id) values ('something_else', 'run')");
+		  "insert into lease.run_events (kind, run_id) values ('something_else', 'run')");
 	/* a run's checkpoint is one of its own */
 	submit(f->conn, "other");
 	sql_fails(f->conn, "23503",
-		"update lease.runs set current_checkpoint_id = 'c-1', state_version = "
-		"state_version + 1 "
-		"where run_id = 'other'");
+		  "update lease.runs set current_checkpoint_id = 'c-1', state_version = "
+		  "state_version + 1 "
+		  "where run_id = 'other'");
 	sql_fails(f->conn, "23503",
-		"update lease.runs set current_checkpoint_id = 'c-9', state_version = "
-		"state_version + 1 "
-		"where run_id = 'run'");
+		  "update lease.runs set current_checkpoint_id = 'c-9', state_version = "
+		  "state_version + 1 "
+		  "where run_id = 'run'");
 	sql_fails(f->conn, "23514",
-		"update lease.runs set current_checkpoint_id = null where run_id = 'run'");
+		  "update lease.runs set current_checkpoint_id = null where run_id = 'run'");
 }
 
 /* -- views ------------------------------------------------------------------------------------- */
 
-#define assert_unexplained(conn, expected) \
-	assert_sql(conn, expected, \
-		"select coalesce(string_agg(node_id || ': ' || reason, '; ' order by node_id), " \
-		"'') " \
+#define assert_unexplained(conn, expected)                                                         \
+	assert_sql(                                                                                \
+		conn, expected,                                                                    \
+		"select coalesce(string_agg(node_id || ': ' || reason, '; ' order by node_id), "   \
+		"'') "                                                                             \
 		"from lease.unexplained_nodes")
 
 static void unexplained_nodes_finds_what_was_planted_and_nothing_else(void **state)
@@ -290,9 +300,8 @@ static void unexplained_nodes_finds_what_was_planted_and_nothing_else(void **sta
 	f->inconsistent = true;
 	make_story(f->conn);
 	assert_unexplained(f->conn, "");
-	sql(f->conn,
-		"alter table lease.nodes disable trigger user;"
-		"alter table lease.node_executions disable trigger user");
+	sql(f->conn, "alter table lease.nodes disable trigger user;"
+		     "alter table lease.node_executions disable trigger user");
 
 	sql(f->conn, "update lease.nodes set state = 'succeeded' where node_id = 'open'");
 	assert_unexplained(f->conn, "open: the newest execution has another status");
@@ -302,32 +311,30 @@ static void unexplained_nodes_finds_what_was_planted_and_nothing_else(void **sta
 	sql(f->conn, "update lease.nodes set state = 'running' where node_id = 'open'");
 	assert_unexplained(f->conn, "");
 
-	sql(f->conn,
-		"insert into lease.nodes (run_id, node_id, state) values ('run', 'bare', "
-		"'failed')");
+	sql(f->conn, "insert into lease.nodes (run_id, node_id, state) values ('run', 'bare', "
+		     "'failed')");
 	assert_unexplained(f->conn, "bare: the node has no execution");
 	sql(f->conn, "delete from lease.nodes where node_id = 'bare'");
 
 	sql(f->conn,
-		"begin; delete from lease.node_executions where node_id = 'n' and attempt_no = 2");
+	    "begin; delete from lease.node_executions where node_id = 'n' and attempt_no = 2");
 	assert_unexplained(f->conn, "n: execution numbers have a gap");
 	sql(f->conn, "rollback");
 
 	/* open under the first attempt, which is closed */
-	sql(f->conn,
-		"begin; update lease.node_executions set run_attempt_no = 1 where node_id = "
-		"'open'");
+	sql(f->conn, "begin; update lease.node_executions set run_attempt_no = 1 where node_id = "
+		     "'open'");
 	assert_unexplained(f->conn, "open: an execution is open under a closed attempt");
 	sql(f->conn, "rollback");
 
 	/* open, though newer ones are there: under an open attempt, and under a closed one */
 	for (int attempt = 1; attempt <= 2; attempt++) {
 		sql(f->conn,
-			"begin; update lease.node_executions set status = 'running', finished_at = "
-			"null, "
-			"normalized_error = null, error_message = null, run_attempt_no = %d "
-			"where node_id = 'n' and attempt_no = 1",
-			attempt);
+		    "begin; update lease.node_executions set status = 'running', finished_at = "
+		    "null, "
+		    "normalized_error = null, error_message = null, run_attempt_no = %d "
+		    "where node_id = 'n' and attempt_no = 1",
+		    attempt);
 		assert_unexplained(f->conn, "n: an execution is open that is not the newest");
 		sql(f->conn, "rollback");
 	}
@@ -345,23 +352,26 @@ static void run_overview_shows_where_each_run_is(void **state)
 	start(f->conn, &grant.token, "n", NULL);
 	expect(0, end_as(f->conn, &grant.token, LEASE_RUN_FAILED));
 	assert_sql(f->conn, "3 3",
-		"select count(*) || ' ' || count(distinct run_id) from lease.run_overview");
-	assert_sql(f->conn, "running 6 2 c-1 worker-2 2 2 1 {open,a-later-one}",
+		   "select count(*) || ' ' || count(distinct run_id) from lease.run_overview");
+	assert_sql(
+		f->conn, "running 6 2 c-1 worker-2 2 2 1 {open,a-later-one}",
 		"select concat_ws(' ', status, state_version, plan_version, current_checkpoint_id, "
 		"split_part(owner, ':', 1), open_attempt_no, attempts, losses, current_nodes) "
 		"from lease.run_overview where run_id = 'run'");
-	assert_sql(f->conn, "t",
+	assert_sql(
+		f->conn, "t",
 		"select o.lease_expires_at = a.lease_expires_at and o.heartbeat_at = "
 		"a.heartbeat_at "
 		"and o.owner = a.owner from lease.run_overview o join lease.run_attempts a using "
 		"(run_id) "
 		"where run_id = 'run' and a.finished_at is null");
 	assert_sql(f->conn, "pending 1 1 0 0",
-		"select concat_ws(' ', status, state_version, plan_version, owner, "
-		"lease_expires_at, "
-		"attempts, losses, current_nodes) from lease.run_overview where run_id = "
-		"'never-claimed'");
-	assert_sql(f->conn, "failed 3 1 1 0",
+		   "select concat_ws(' ', status, state_version, plan_version, owner, "
+		   "lease_expires_at, "
+		   "attempts, losses, current_nodes) from lease.run_overview where run_id = "
+		   "'never-claimed'");
+	assert_sql(
+		f->conn, "failed 3 1 1 0",
 		"select concat_ws(' ', status, state_version, plan_version, owner, "
 		"lease_expires_at, "
 		"attempts, losses, current_nodes) from lease.run_overview where run_id = 'ended'");
@@ -471,7 +481,7 @@ static void reconciler_role_closes_open_executions_and_no_more(void **state)
 		"'1')",
 	};
 	static const enum lease_policy policies[] = { LEASE_POLICY_RECORD, LEASE_POLICY_REQUEUE,
-		LEASE_POLICY_FAIL };
+						      LEASE_POLICY_FAIL };
 	struct fixture *f = *state;
 	PGconn *conn = connect_as(f, "lease_reconciler");
 	struct lease_sweep_options options;
@@ -493,7 +503,8 @@ static void reconciler_role_closes_open_executions_and_no_more(void **state)
 		assert_int_equal(figures.closed, 1);
 		assert_int_equal(figures.skipped, 0);
 	}
-	assert_sql(f->conn, "6 6",
+	assert_sql(
+		f->conn, "6 6",
 		"select (select count(*) from lease.node_executions where status = 'lease_expired' "
 		"and run_id like 'lost-%%') || ' ' || "
 		"(select count(*) from lease.nodes where state = 'lease_expired' and run_id like "
@@ -512,9 +523,8 @@ static void reader_role_reads_and_writes_nothing(void **state)
 	struct lease_grant grant = make_story(f->conn);
 
 	read_everything(conn);
-	expect(LEASE_E_SERVER,
-		lease_submit(
-			conn, &(struct lease_submission){ .run_id = "x" }, NULL, NULL, &failure));
+	expect(LEASE_E_SERVER, lease_submit(conn, &(struct lease_submission){ .run_id = "x" }, NULL,
+					    NULL, &failure));
 	assert_string_equal(failure.sqlstate, "42501");
 	expect(LEASE_E_SERVER, lease_content_register(conn, &content, NULL, &failure));
 	assert_string_equal(failure.sqlstate, "42501");
@@ -528,20 +538,21 @@ static void everything_in_the_schema_belongs_to_its_owner(void **state)
 	struct fixture *f = *state;
 
 	assert_sql(f->conn, NULL,
-		"select string_agg(relname, ', ') from pg_class where relnamespace = "
-		"'lease'::regnamespace "
-		"and relkind in ('r', 'v', 'S') and relowner <> 'lease_owner'::regrole");
+		   "select string_agg(relname, ', ') from pg_class where relnamespace = "
+		   "'lease'::regnamespace "
+		   "and relkind in ('r', 'v', 'S') and relowner <> 'lease_owner'::regrole");
 	assert_sql(f->conn, NULL,
-		"select string_agg(proname, ', ') from pg_proc where pronamespace = "
-		"'lease'::regnamespace "
-		"and (proowner <> 'lease_owner'::regrole "
-		"or not coalesce(proconfig, '{}') @> '{\"search_path=pg_catalog, pg_temp\"}')");
+		   "select string_agg(proname, ', ') from pg_proc where pronamespace = "
+		   "'lease'::regnamespace "
+		   "and (proowner <> 'lease_owner'::regrole "
+		   "or not coalesce(proconfig, '{}') @> '{\"search_path=pg_catalog, pg_temp\"}')");
 	assert_sql(f->conn, NULL,
-		"select string_agg(typname, ', ') from pg_type where typnamespace = "
-		"'lease'::regnamespace "
-		"and typtype = 'd' and typowner <> 'lease_owner'::regrole");
+		   "select string_agg(typname, ', ') from pg_type where typnamespace = "
+		   "'lease'::regnamespace "
+		   "and typtype = 'd' and typowner <> 'lease_owner'::regrole");
 	/* guards hold in every replication role; being woken does not */
-	assert_sql(f->conn, "event_notify",
+	assert_sql(
+		f->conn, "event_notify",
 		"select string_agg(tgname, ', ') from pg_trigger t join pg_class c on c.oid = "
 		"tgrelid "
 		"where c.relnamespace = 'lease'::regnamespace and not tgisinternal and tgenabled "
@@ -550,15 +561,15 @@ static void everything_in_the_schema_belongs_to_its_owner(void **state)
 
 /* -- the story of a run ------------------------------------------------------------------------ */
 
-#define assert_text(actual, expected) \
-	do { \
-		const char *text = actual; \
-		const char *wanted = expected; \
-\
-		if (!text || !wanted) \
-			assert_true(!text && !wanted); \
-		else \
-			assert_string_equal(text, wanted); \
+#define assert_text(actual, expected)                                                              \
+	do {                                                                                       \
+		const char *text = actual;                                                         \
+		const char *wanted = expected;                                                     \
+                                                                                                   \
+		if (!text || !wanted)                                                              \
+			assert_true(!text && !wanted);                                             \
+		else                                                                               \
+			assert_string_equal(text, wanted);                                         \
 	} while (0)
 
 static void story_tells_all_facts_of_a_run(void **state)
@@ -570,10 +581,10 @@ static void story_tells_all_facts_of_a_run(void **state)
 		const char *operation_id, *input_ref, *output_ref, *error, *message, *trace_id;
 	} executions[] = {
 		{ "n", 1, 1, LEASE_EXECUTION_FAILED, "op", "file:///input", NULL, "timeout",
-			"no answer", "trace-n" },
+		  "no answer", "trace-n" },
 		{ "n", 2, 1, LEASE_EXECUTION_LEASE_EXPIRED, "op", NULL, NULL, NULL, NULL, NULL },
 		{ "n", 3, 2, LEASE_EXECUTION_SUCCEEDED, "op", NULL, "file:///output", NULL, NULL,
-			NULL },
+		  NULL },
 		{ "open", 1, 2, LEASE_EXECUTION_RUNNING, NULL, NULL, NULL, NULL, NULL, NULL },
 	};
 	struct fixture *f = *state;
@@ -602,7 +613,7 @@ static void story_tells_all_facts_of_a_run(void **state)
 		assert_int_equal(execution->execution_no, executions[i].execution_no);
 		assert_int_equal(execution->run_attempt_no, executions[i].run_attempt_no);
 		assert_string_equal(execution->owner,
-			story->history->attempts[execution->run_attempt_no - 1].owner);
+				    story->history->attempts[execution->run_attempt_no - 1].owner);
 		assert_int_equal(execution->status, executions[i].status);
 		assert_text(execution->operation_id, executions[i].operation_id);
 		assert_text(execution->input_ref, executions[i].input_ref);
@@ -611,8 +622,8 @@ static void story_tells_all_facts_of_a_run(void **state)
 		assert_text(execution->error_message, executions[i].message);
 		assert_text(execution->trace_id, executions[i].trace_id);
 		assert_true(execution->status == LEASE_EXECUTION_RUNNING
-				? execution->finished_at == LEASE_TIME_NONE
-				: execution->finished_at >= execution->started_at);
+				    ? execution->finished_at == LEASE_TIME_NONE
+				    : execution->finished_at >= execution->started_at);
 	}
 
 	assert_int_equal(story->n_checkpoints, 1);
@@ -624,7 +635,8 @@ static void story_tells_all_facts_of_a_run(void **state)
 	assert_string_equal(story->current_checkpoint_id, "c-1");
 	assert_null(story->unexplained);
 
-	assert_int_equal(story->n_events,
+	assert_int_equal(
+		story->n_events,
 		sql_number(f->conn, "select count(*) from lease.run_events where run_id = 'run'"));
 	for (size_t i = 1; i < story->n_events; i++) {
 		assert_true(story->events[i].event_id > story->events[i - 1].event_id);
@@ -636,8 +648,8 @@ static void story_tells_all_facts_of_a_run(void **state)
 	lease_story_free(NULL);
 
 	expect(0, lease_read_story(f->conn, "other", &story, &failure));
-	assert_int_equal(
-		story->n_executions + story->n_checkpoints + story->history->n_attempts, 0);
+	assert_int_equal(story->n_executions + story->n_checkpoints + story->history->n_attempts,
+			 0);
 	assert_int_equal(story->n_events, 1);
 	assert_null(story->current_checkpoint_id);
 	assert_null(story->unexplained);
@@ -652,9 +664,8 @@ static void story_says_why_a_run_is_not_explained(void **state)
 
 	f->inconsistent = true;
 	expect(0, end_as(f->conn, &grant.token, LEASE_RUN_COMPLETED));
-	sql(f->conn,
-		"alter table lease.runs disable trigger user;"
-		"update lease.runs set status = 'failed'");
+	sql(f->conn, "alter table lease.runs disable trigger user;"
+		     "update lease.runs set status = 'failed'");
 	expect(0, lease_read_story(f->conn, "run", &story, &failure));
 	assert_string_equal(story->unexplained, "the newest attempt does not lead to this status");
 	lease_story_free(story);

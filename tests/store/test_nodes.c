@@ -5,18 +5,18 @@
 #include "facts.h"
 
 /* The executions of a node as one text: "number status error owner's attempt, …". */
-#define assert_executions(conn, run_id, node_id, expected) \
-	assert_sql(conn, expected, \
-		"select string_agg(concat_ws(' ', attempt_no, status, normalized_error, " \
-		"'by ' || run_attempt_no), ', ' order by attempt_no) " \
-		"from lease.node_executions where run_id = '%s' and node_id = '%s'", \
-		run_id, node_id)
+#define assert_executions(conn, run_id, node_id, expected)                                         \
+	assert_sql(conn, expected,                                                                 \
+		   "select string_agg(concat_ws(' ', attempt_no, status, normalized_error, "       \
+		   "'by ' || run_attempt_no), ', ' order by attempt_no) "                          \
+		   "from lease.node_executions where run_id = '%s' and node_id = '%s'",            \
+		   run_id, node_id)
 
-#define assert_node(conn, run_id, node_id, expected) \
-	assert_sql(conn, expected, \
-		"select state || ' ' || state_version from lease.nodes " \
-		"where run_id = '%s' and node_id = '%s'", \
-		run_id, node_id)
+#define assert_node(conn, run_id, node_id, expected)                                               \
+	assert_sql(conn, expected,                                                                 \
+		   "select state || ' ' || state_version from lease.nodes "                        \
+		   "where run_id = '%s' and node_id = '%s'",                                       \
+		   run_id, node_id)
 
 /* -- retries ----------------------------------------------------------------------------------- */
 
@@ -32,15 +32,14 @@ static void node_that_times_out_twice_then_succeeds(void **state)
 
 		assert_int_equal(number, i);
 		if (i < 3)
-			expect(0,
-				fail_as(f->conn, &grant.token, "call-tool", number,
-					i == 1 ? "timeout" : "rate_limited", &change));
+			expect(0, fail_as(f->conn, &grant.token, "call-tool", number,
+					  i == 1 ? "timeout" : "rate_limited", &change));
 		else
 			expect(0, succeed_as(f->conn, &grant.token, "call-tool", number, &change));
 		assert_true(change.changed);
 	}
 	assert_executions(f->conn, "run", "call-tool",
-		"1 failed timeout by 1, 2 failed rate_limited by 1, 3 succeeded by 1");
+			  "1 failed timeout by 1, 2 failed rate_limited by 1, 3 succeeded by 1");
 	assert_node(f->conn, "run", "call-tool", "succeeded 6");
 	assert_sql(f->conn, "op-1", "select string_agg(operation_id, ',') from lease.operations");
 
@@ -88,7 +87,7 @@ static void three_executions_by_three_workers_name_each_its_own(void **state)
 		}
 	}
 	assert_executions(f->conn, "run", "call-tool",
-		"1 failed timeout by 1, 2 failed rate_limited by 2, 3 succeeded by 3");
+			  "1 failed timeout by 1, 2 failed rate_limited by 2, 3 succeeded by 3");
 	assert_sql(f->conn, "1", "select count(distinct operation_id) from lease.node_executions");
 	expect(0, lease_read_story(f->conn, "run", &story, &failure));
 	assert_int_equal(story->n_executions, 3);
@@ -107,33 +106,33 @@ static void failed_execution_stays_as_it_was_to_the_byte(void **state)
 	int32_t number;
 	char *before;
 
-	expect(0,
-		lease_node_start(f->conn,
-			&(struct lease_node_start){ .token = grant.token,
-				.node_id = "n",
-				.operation_id = "op",
-				.trace_id = "trace-1" },
-			NULL, &failure));
+	expect(0, lease_node_start(f->conn,
+				   &(struct lease_node_start){ .token = grant.token,
+							       .node_id = "n",
+							       .operation_id = "op",
+							       .trace_id = "trace-1" },
+				   NULL, &failure));
 	register_content(f->conn, "file:///partial");
-	expect(0,
-		lease_node_finish(f->conn,
-			&(struct lease_node_finish){ .token = grant.token,
-				.node_id = "n",
-				.execution_no = 1,
-				.status = LEASE_EXECUTION_FAILED,
-				.normalized_error = "timeout",
-				.error_message = "no answer\nwithin 'ten' seconds: {\"a\",NULL}",
-				.output_ref = "file:///partial" },
-			NULL, &failure));
+	expect(0, lease_node_finish(
+			  f->conn,
+			  &(struct lease_node_finish){
+				  .token = grant.token,
+				  .node_id = "n",
+				  .execution_no = 1,
+				  .status = LEASE_EXECUTION_FAILED,
+				  .normalized_error = "timeout",
+				  .error_message = "no answer\nwithin 'ten' seconds: {\"a\",NULL}",
+				  .output_ref = "file:///partial" },
+			  NULL, &failure));
 	before = sql_text(f->conn, "select e::text || e.xmin from lease.node_executions e");
 	number = start(f->conn, &grant.token, "n", "op");
 	expect(0, succeed_as(f->conn, &grant.token, "n", number, NULL));
 	assert_sql(f->conn, before,
-		"select e::text || e.xmin from lease.node_executions e where attempt_no = 1");
+		   "select e::text || e.xmin from lease.node_executions e where attempt_no = 1");
 	free(before);
 	assert_sql(f->conn, "trace-1 no answer\nwithin 'ten' seconds: {\"a\",NULL} file:///partial",
-		"select concat_ws(' ', trace_id, error_message, output_ref) "
-		"from lease.node_executions where attempt_no = 1");
+		   "select concat_ws(' ', trace_id, error_message, output_ref) "
+		   "from lease.node_executions where attempt_no = 1");
 }
 
 /* -- start ------------------------------------------------------------------------------------- */
@@ -144,17 +143,16 @@ static void starting_twice_is_held_and_says_which_execution_is_open(void **state
 	struct lease_grant grant = submit_and_claim(f->conn, "run");
 	struct lease_node_execution first, again = { 0 };
 
-	expect(0,
-		fail_as(f->conn, &grant.token, "n", start(f->conn, &grant.token, "n", "op"),
-			"timeout", NULL));
+	expect(0, fail_as(f->conn, &grant.token, "n", start(f->conn, &grant.token, "n", "op"),
+			  "timeout", NULL));
 	expect(0, start_as(f->conn, &grant.token, "n", "op", &first));
 	assert_int_equal(first.execution_no, 2);
 	assert_int_equal(first.state_version, 3);
 	assert_false(first.succeeded);
 	assert_sql(f->conn, "t",
-		"select (extract(epoch from started_at) * 1000000)::int8 = %lld "
-		"from lease.node_executions where attempt_no = 2",
-		(long long)first.started_at);
+		   "select (extract(epoch from started_at) * 1000000)::int8 = %lld "
+		   "from lease.node_executions where attempt_no = 2",
+		   (long long)first.started_at);
 
 	expect(LEASE_HELD, start_as(f->conn, &grant.token, "n", "op", &again));
 	assert_int_equal(again.execution_no, 2);
@@ -168,7 +166,7 @@ static void starting_twice_is_held_and_says_which_execution_is_open(void **state
 	/* another node is another matter */
 	assert_int_equal(start(f->conn, &grant.token, "m", "op-m"), 1);
 	assert_sql(f->conn, "2",
-		"select count(*) from lease.node_executions where finished_at is null");
+		   "select count(*) from lease.node_executions where finished_at is null");
 }
 
 static void starting_what_succeeded_is_refused_and_hands_back_the_output(void **state)
@@ -179,14 +177,14 @@ static void starting_what_succeeded_is_refused_and_hands_back_the_output(void **
 
 	register_content(f->conn, "s3://bucket/result.json");
 	start(f->conn, &grant.token, "n", "op");
-	expect(0,
-		lease_node_finish(f->conn,
-			&(struct lease_node_finish){ .token = grant.token,
-				.node_id = "n",
-				.execution_no = 1,
-				.status = LEASE_EXECUTION_SUCCEEDED,
-				.output_ref = "s3://bucket/result.json" },
-			NULL, &failure));
+	expect(0, lease_node_finish(
+			  f->conn,
+			  &(struct lease_node_finish){ .token = grant.token,
+						       .node_id = "n",
+						       .execution_no = 1,
+						       .status = LEASE_EXECUTION_SUCCEEDED,
+						       .output_ref = "s3://bucket/result.json" },
+			  NULL, &failure));
 	for (int i = 0; i < 2; i++) {
 		expect(LEASE_TERMINAL, start_as(f->conn, &grant.token, "n", "op", &execution));
 		assert_true(execution.succeeded);
@@ -258,9 +256,8 @@ static void owner_of_a_run_that_does_not_run_is_told_illegal(void **state)
 
 	f->inconsistent = true;
 	submit(f->conn, "run");
-	sql(f->conn,
-		"insert into lease.run_attempts (run_id, attempt_no, owner, lease_expires_at) "
-		"values ('run', 1, 'w:1', clock_timestamp() + interval '1 hour')");
+	sql(f->conn, "insert into lease.run_attempts (run_id, attempt_no, owner, lease_expires_at) "
+		     "values ('run', 1, 'w:1', clock_timestamp() + interval '1 hour')");
 	expect(LEASE_ILLEGAL, start_as(f->conn, &token, "n", "op", NULL));
 	expect(LEASE_ILLEGAL, succeed_as(f->conn, &token, "n", 1, NULL));
 	expect(LEASE_ILLEGAL, checkpoint_as(f->conn, &token, "c", 1, NULL));
@@ -274,14 +271,14 @@ static void unregistered_content_is_refused_and_nothing_is_written(void **state)
 	struct fixture *f = *state;
 	struct lease_grant grant = submit_and_claim(f->conn, "run");
 	struct lease_node_start begin = { .token = grant.token,
-		.node_id = "n",
-		.operation_id = "op",
-		.input_ref = "file:///never-registered" };
+					  .node_id = "n",
+					  .operation_id = "op",
+					  .input_ref = "file:///never-registered" };
 	struct lease_node_finish end = { .token = grant.token,
-		.node_id = "n",
-		.execution_no = 1,
-		.status = LEASE_EXECUTION_SUCCEEDED,
-		.output_ref = "file:///never-registered" };
+					 .node_id = "n",
+					 .execution_no = 1,
+					 .status = LEASE_EXECUTION_SUCCEEDED,
+					 .output_ref = "file:///never-registered" };
 	long long events = sql_number(f->conn, "select count(*) from lease.run_events");
 
 	for (int i = 0; i < 2; i++) { /* with an operation and without */
@@ -292,9 +289,9 @@ static void unregistered_content_is_refused_and_nothing_is_written(void **state)
 		begin.operation_id = NULL;
 	}
 	assert_sql(f->conn, "0 0 0",
-		"select concat_ws(' ', (select count(*) from lease.nodes), "
-		"(select count(*) from lease.operations), "
-		"(select count(*) from lease.node_executions))");
+		   "select concat_ws(' ', (select count(*) from lease.nodes), "
+		   "(select count(*) from lease.operations), "
+		   "(select count(*) from lease.node_executions))");
 	start(f->conn, &grant.token, "n", "op");
 	expect(LEASE_E_SERVER, lease_node_finish(f->conn, &end, NULL, &failure));
 	assert_string_equal(failure.sqlstate, "23503");
@@ -307,7 +304,7 @@ static void unregistered_content_is_refused_and_nothing_is_written(void **state)
 	begin.operation_id = "op-m";
 	expect(0, lease_node_start(f->conn, &begin, NULL, &failure));
 	assert_sql(f->conn, "file:///never-registered",
-		"select input_ref from lease.node_executions where node_id = 'm'");
+		   "select input_ref from lease.node_executions where node_id = 'm'");
 }
 
 /* There is no connection: it is not even looked at. */
@@ -318,10 +315,10 @@ static void bad_arguments_are_refused_before_anything_is_sent(void **state)
 	char long_id[LEASE_ID_MAX + 2], long_ref[LEASE_REF_MAX + 2];
 	struct lease_node_start begin = { .token = grant.token, .node_id = "n" };
 	struct lease_node_finish end = { .token = grant.token,
-		.node_id = "n",
-		.execution_no = 1,
-		.status = LEASE_EXECUTION_FAILED,
-		.normalized_error = "timeout" };
+					 .node_id = "n",
+					 .execution_no = 1,
+					 .status = LEASE_EXECUTION_FAILED,
+					 .normalized_error = "timeout" };
 	struct lease_node_start bad_start;
 	struct lease_node_finish bad_end;
 
@@ -329,15 +326,15 @@ static void bad_arguments_are_refused_before_anything_is_sent(void **state)
 	long_id[LEASE_ID_MAX + 1] = '\0';
 	memset(long_ref, 'x', sizeof(long_ref) - 1);
 	long_ref[LEASE_REF_MAX + 1] = '\0';
-#define refuse_start(...) \
-	bad_start = begin; \
-	__VA_ARGS__; \
-	expect(LEASE_E_INVALID, lease_node_start(NULL, &bad_start, NULL, &failure)); \
+#define refuse_start(...)                                                                          \
+	bad_start = begin;                                                                         \
+	__VA_ARGS__;                                                                               \
+	expect(LEASE_E_INVALID, lease_node_start(NULL, &bad_start, NULL, &failure));               \
 	assert_true(failure.message[0] != '\0')
-#define refuse_finish(...) \
-	bad_end = end; \
-	__VA_ARGS__; \
-	expect(LEASE_E_INVALID, lease_node_finish(NULL, &bad_end, NULL, &failure)); \
+#define refuse_finish(...)                                                                         \
+	bad_end = end;                                                                             \
+	__VA_ARGS__;                                                                               \
+	expect(LEASE_E_INVALID, lease_node_finish(NULL, &bad_end, NULL, &failure));                \
 	assert_true(failure.message[0] != '\0')
 
 	refuse_start(bad_start.node_id = NULL);
@@ -365,8 +362,9 @@ static void bad_arguments_are_refused_before_anything_is_sent(void **state)
 
 static void names_of_any_kind_come_back_whole(void **state)
 {
-	static const char *const names[] = { "it's", "a\"b", "back\\slash", "{x,y}", "NULL",
-		"\xf0\x9f\x90\x98", "\\000", "new\nline", " " };
+	static const char *const names[] = { "it's",  "a\"b",      "back\\slash",
+					     "{x,y}", "NULL",      "\xf0\x9f\x90\x98",
+					     "\\000", "new\nline", " " };
 	struct fixture *f = *state;
 	struct lease_grant grant = submit_and_claim(f->conn, "run");
 	struct lease_operation operation;
@@ -433,7 +431,8 @@ static void finishing_again_changes_nothing_and_says_so(void **state)
 	assert_true(change.changed);
 	assert_int_equal(change.status, LEASE_RUN_RUNNING);
 	assert_int_equal(change.state_version, 2); /* the run's */
-	before = sql_text(f->conn,
+	before = sql_text(
+		f->conn,
 		"select string_agg(e::text, ';' order by event_id) from lease.run_events e");
 	expect(0, fail_as(f->conn, &grant.token, "n", 1, "timeout", &change));
 	assert_false(change.changed);
@@ -449,7 +448,8 @@ static void finishing_again_changes_nothing_and_says_so(void **state)
 	assert_false(change.changed);
 	assert_int_equal(change.status, LEASE_RUN_COMPLETED);
 	expect(LEASE_TERMINAL, fail_as(f->conn, &grant.token, "n", 2, "timeout", NULL));
-	assert_sql(f->conn, before,
+	assert_sql(
+		f->conn, before,
 		"select string_agg(e::text, ';' order by event_id) from lease.run_events e "
 		"where event_id <= (select max(event_id) from lease.run_events where execution_no "
 		"= 1)");
@@ -541,8 +541,8 @@ static void lose_with_cancel_requested(PGconn *conn, struct lease_grant *grant)
 static void lose_past_deadline(PGconn *conn, struct lease_grant *grant)
 {
 	wait_sql(conn,
-		"select deadline_at <= clock_timestamp() from lease.runs where run_id = '%s'",
-		grant->token.run_id);
+		 "select deadline_at <= clock_timestamp() from lease.runs where run_id = '%s'",
+		 grant->token.run_id);
 	assert_int_equal(reconcile(conn, LEASE_POLICY_RECORD).closed, 1);
 }
 
@@ -562,40 +562,43 @@ static const struct ending {
 	{ "lost-fail", 0, lose_under_fail, "lease_expired", "failed", "lease_expired" },
 	{ "lost-requeue", 0, lose_under_requeue, "lease_expired", "pending", "lease_expired" },
 	{ "lost-cancel", 0, lose_with_cancel_requested, "lease_expired", "cancelled",
-		"lease_expired" },
+	  "lease_expired" },
 	{ "lost-deadline", 300 * LEASE_MILLISECOND, lose_past_deadline, "lease_expired", "failed",
-		"lease_expired" },
+	  "lease_expired" },
 };
 
 /* What a run with an attempt that closed looks like: nodes "open-1" and "open-2", "done" before. */
 static void assert_closed_with_attempt(PGconn *conn, const char *run_id, const char *outcome,
-	const char *run_status, const char *execution_status)
+				       const char *run_status, const char *execution_status)
 {
 	char expected[512];
 
 	snprintf(expected, sizeof(expected), "%s %s", run_status, outcome);
 	assert_sql(conn, expected,
-		"select r.status || ' ' || a.outcome from lease.runs r "
-		"join lease.run_attempts a using (run_id) where run_id = '%s'",
-		run_id);
+		   "select r.status || ' ' || a.outcome from lease.runs r "
+		   "join lease.run_attempts a using (run_id) where run_id = '%s'",
+		   run_id);
 	snprintf(expected, sizeof(expected), "done failed failed 2, open-1 %s %s 2, open-2 %s %s 2",
-		execution_status, execution_status, execution_status, execution_status);
-	assert_sql(conn, expected,
+		 execution_status, execution_status, execution_status, execution_status);
+	assert_sql(
+		conn, expected,
 		"select string_agg(concat_ws(' ', node_id, e.status, n.state, n.state_version), ', "
 		"' "
 		"order by node_id) from lease.node_executions e join lease.nodes n using (run_id, "
 		"node_id) "
 		"where run_id = '%s'",
 		run_id);
-	snprintf(expected, sizeof(expected),
+	snprintf(
+		expected, sizeof(expected),
 		"done running failed timeout 1 -, open-1 running %s 1 op-%s, open-2 running %s 1 -",
 		execution_status, run_id, execution_status);
 	assert_sql(conn, expected,
-		"select string_agg(concat_ws(' ', node_id, from_status, to_status, error_code, "
-		"attempt_no, coalesce(reference, '-')), ', ' order by node_id) "
-		"from lease.run_events where run_id = '%s' and kind = 'node_finished'",
-		run_id);
-	assert_sql(conn, "t",
+		   "select string_agg(concat_ws(' ', node_id, from_status, to_status, error_code, "
+		   "attempt_no, coalesce(reference, '-')), ', ' order by node_id) "
+		   "from lease.run_events where run_id = '%s' and kind = 'node_finished'",
+		   run_id);
+	assert_sql(
+		conn, "t",
 		"select bool_and(e.finished_at is not null and e.owner is not null) from "
 		"(select x.finished_at, v.owner from lease.node_executions x "
 		"left join lease.run_events v on v.run_id = x.run_id and v.node_id = x.node_id "
@@ -615,11 +618,10 @@ static void executions_open_under_an_attempt_close_with_it(void **state)
 		char operation_id[64];
 
 		snprintf(operation_id, sizeof(operation_id), "op-%s", ending->run_id);
-		expect(0,
-			lease_submit(f->conn,
-				&(struct lease_submission){
-					.run_id = ending->run_id, .deadline = ending->deadline },
-				NULL, NULL, &failure));
+		expect(0, lease_submit(f->conn,
+				       &(struct lease_submission){ .run_id = ending->run_id,
+								   .deadline = ending->deadline },
+				       NULL, NULL, &failure));
 		grant = claim(f->conn, ending->run_id, "worker-1");
 		start(f->conn, &grant.token, "done", NULL);
 		expect(0, fail_as(f->conn, &grant.token, "done", 1, "timeout", NULL));
@@ -627,7 +629,7 @@ static void executions_open_under_an_attempt_close_with_it(void **state)
 		start(f->conn, &grant.token, "open-2", NULL);
 		ending->end(f->conn, &grant);
 		assert_closed_with_attempt(f->conn, ending->run_id, ending->outcome,
-			ending->run_status, ending->execution_status);
+					   ending->run_status, ending->execution_status);
 		assert_explained(f->conn);
 	}
 }
@@ -635,18 +637,17 @@ static void executions_open_under_an_attempt_close_with_it(void **state)
 /* An attempt that was left open on a run that does not run, as an older program might leave it. */
 static void leave_open(PGconn *conn, const char *run_id, int64_t deadline)
 {
-	expect(0,
-		lease_submit(conn,
-			&(struct lease_submission){ .run_id = run_id, .deadline = deadline }, NULL,
-			NULL, &failure));
+	expect(0, lease_submit(conn,
+			       &(struct lease_submission){ .run_id = run_id, .deadline = deadline },
+			       NULL, NULL, &failure));
 	sql(conn,
-		"insert into lease.run_attempts (run_id, attempt_no, owner, lease_expires_at) "
-		"values ('%s', 1, 'lost:1', clock_timestamp());"
-		"with n as (insert into lease.nodes (run_id, node_id, state) values ('%s', 'n', "
-		"'running')) "
-		"insert into lease.node_executions (run_id, node_id, attempt_no, run_attempt_no) "
-		"values ('%s', 'n', 1, 1)",
-		run_id, run_id, run_id);
+	    "insert into lease.run_attempts (run_id, attempt_no, owner, lease_expires_at) "
+	    "values ('%s', 1, 'lost:1', clock_timestamp());"
+	    "with n as (insert into lease.nodes (run_id, node_id, state) values ('%s', 'n', "
+	    "'running')) "
+	    "insert into lease.node_executions (run_id, node_id, attempt_no, run_attempt_no) "
+	    "values ('%s', 'n', 1, 1)",
+	    run_id, run_id, run_id);
 }
 
 static void executions_under_an_attempt_that_was_left_open_close_with_it(void **state)
@@ -670,15 +671,14 @@ static void executions_under_an_attempt_that_was_left_open_close_with_it(void **
 	assert_sql(f->conn, "pending", "select status from lease.runs where run_id = 'reconciled'");
 
 	leave_open(f->conn, "too-late", LEASE_MILLISECOND);
-	wait_sql(f->conn,
-		"select deadline_at <= clock_timestamp() from lease.runs where run_id = "
-		"'too-late'");
+	wait_sql(f->conn, "select deadline_at <= clock_timestamp() from lease.runs where run_id = "
+			  "'too-late'");
 	assert_int_equal(reconcile(f->conn, LEASE_POLICY_RECORD).closed, 1);
 	assert_executions(f->conn, "too-late", "n", "1 lease_expired by 1");
 	assert_sql(f->conn, "failed", "select status from lease.runs where run_id = 'too-late'");
 	assert_sql(f->conn, "4",
-		"select count(*) from lease.run_events where kind = 'node_finished' "
-		"and to_status = 'lease_expired' and owner = 'lost:1'");
+		   "select count(*) from lease.run_events where kind = 'node_finished' "
+		   "and to_status = 'lease_expired' and owner = 'lost:1'");
 }
 
 /* Chunks of many runs, halved and whole: each attempt's executions, and no other's. */
@@ -689,30 +689,30 @@ static void one_sweep_closes_the_executions_of_many_runs(void **state)
 	struct lease_sweep_figures figures;
 
 	sql(f->conn,
-		"insert into lease.runs (run_id, status) select 'run-' || i, 'running' from "
-		"generate_series(1, 500) i;"
-		"insert into lease.run_attempts (run_id, attempt_no, owner, lease_expires_at) "
-		"select 'run-' || i, 1, 'w:' || i, "
-		"clock_timestamp() + case when i %% 5 = 0 then interval '1 hour' else interval '0' "
-		"end "
-		"from generate_series(1, 500) i;"
-		"with n as (insert into lease.nodes (run_id, node_id, state) "
-		"select 'run-' || i, 'n-' || k, 'running' from generate_series(1, 500) i, "
-		"generate_series(1, 3) k) "
-		"insert into lease.node_executions (run_id, node_id, attempt_no, run_attempt_no) "
-		"select 'run-' || i, 'n-' || k, 1, 1 from generate_series(1, 500) i, "
-		"generate_series(1, 3) k");
+	    "insert into lease.runs (run_id, status) select 'run-' || i, 'running' from "
+	    "generate_series(1, 500) i;"
+	    "insert into lease.run_attempts (run_id, attempt_no, owner, lease_expires_at) "
+	    "select 'run-' || i, 1, 'w:' || i, "
+	    "clock_timestamp() + case when i %% 5 = 0 then interval '1 hour' else interval '0' "
+	    "end "
+	    "from generate_series(1, 500) i;"
+	    "with n as (insert into lease.nodes (run_id, node_id, state) "
+	    "select 'run-' || i, 'n-' || k, 'running' from generate_series(1, 500) i, "
+	    "generate_series(1, 3) k) "
+	    "insert into lease.node_executions (run_id, node_id, attempt_no, run_attempt_no) "
+	    "select 'run-' || i, 'n-' || k, 1, 1 from generate_series(1, 500) i, "
+	    "generate_series(1, 3) k");
 	lease_sweep_options_init(&options);
 	options.policy = LEASE_POLICY_REQUEUE;
 	options.batch_size = 77;
 	expect(0, lease_reconcile_expired_leases(f->conn, &options, NULL, &figures, &failure));
 	assert_int_equal(figures.closed, 400);
 	assert_sql(f->conn, "1200 300",
-		"select count(*) filter (where status = 'lease_expired') || ' ' || "
-		"count(*) filter (where status = 'running') from lease.node_executions");
+		   "select count(*) filter (where status = 'lease_expired') || ' ' || "
+		   "count(*) filter (where status = 'running') from lease.node_executions");
 	assert_sql(f->conn, "1200 400",
-		"select count(*) filter (where kind = 'node_finished') || ' ' || "
-		"count(*) filter (where kind = 'attempt_closed') from lease.run_events");
+		   "select count(*) filter (where kind = 'node_finished') || ' ' || "
+		   "count(*) filter (where kind = 'attempt_closed') from lease.run_events");
 }
 
 /* -- races ------------------------------------------------------------------------------------- */
@@ -754,19 +754,21 @@ static void race_two(struct racer racers[2])
 static int race_start(struct racer *racer)
 {
 	return lease_node_start(racer->conn,
-		&(struct lease_node_start){
-			.token = racer->token, .node_id = "n", .operation_id = "op" },
-		&racer->execution, &racer->error);
+				&(struct lease_node_start){ .token = racer->token,
+							    .node_id = "n",
+							    .operation_id = "op" },
+				&racer->execution, &racer->error);
 }
 
 static int race_finish(struct racer *racer)
 {
-	return lease_node_finish(racer->conn,
+	return lease_node_finish(
+		racer->conn,
 		&(struct lease_node_finish){ .token = racer->token,
-			.node_id = "n",
-			.execution_no = racer->execution.execution_no,
-			.status = LEASE_EXECUTION_FAILED,
-			.normalized_error = "timeout" },
+					     .node_id = "n",
+					     .execution_no = racer->execution.execution_no,
+					     .status = LEASE_EXECUTION_FAILED,
+					     .normalized_error = "timeout" },
 		NULL, &racer->error);
 }
 
@@ -784,9 +786,9 @@ static void two_starts_at_once_open_one_execution(void **state)
 
 	memset(racers, 0, sizeof(racers));
 	for (int i = 0; i < 2; i++)
-		racers[i] = (struct racer){
-			.conn = test_connect(f->conninfo), .act = race_start, .token = grant.token
-		};
+		racers[i] = (struct racer){ .conn = test_connect(f->conninfo),
+					    .act = race_start,
+					    .token = grant.token };
 	for (int round = 1; round <= 100; round++) {
 		int winner;
 
@@ -801,7 +803,7 @@ static void two_starts_at_once_open_one_execution(void **state)
 	for (int i = 0; i < 2; i++)
 		PQfinish(racers[i].conn);
 	assert_sql(f->conn, "100 100",
-		"select count(*) || ' ' || max(attempt_no) from lease.node_executions");
+		   "select count(*) || ' ' || max(attempt_no) from lease.node_executions");
 }
 
 static void finish_against_the_end_of_its_attempt_has_one_outcome(void **state)
@@ -814,7 +816,7 @@ static void finish_against_the_end_of_its_attempt_has_one_outcome(void **state)
 	submit(f->conn, "run");
 	for (int i = 0; i < 2; i++)
 		racers[i] = (struct racer){ .conn = test_connect(f->conninfo),
-			.act = i ? race_release : race_finish };
+					    .act = i ? race_release : race_finish };
 	for (int round = 1; round <= 100; round++) {
 		struct lease_grant grant = claim(f->conn, "run", "worker-1");
 
@@ -833,11 +835,11 @@ static void finish_against_the_end_of_its_attempt_has_one_outcome(void **state)
 		PQfinish(racers[i].conn);
 	assert_int_equal(
 		sql_number(f->conn,
-			"select count(*) from lease.node_executions where status = 'failed'"),
+			   "select count(*) from lease.node_executions where status = 'failed'"),
 		finished);
 	assert_int_equal(
 		sql_number(f->conn,
-			"select count(*) from lease.node_executions where status = 'abandoned'"),
+			   "select count(*) from lease.node_executions where status = 'abandoned'"),
 		abandoned);
 }
 

@@ -67,13 +67,13 @@ static void operation_tells_what_is_known_of_it_from_try_to_try(void **state)
 	register_content(f->conn, "file:///result");
 	start(f->conn, &grant.token, "n", "op");
 	expect(0,
-		lease_node_finish(f->conn,
-			&(struct lease_node_finish){ .token = grant.token,
-				.node_id = "n",
-				.execution_no = 3,
-				.status = LEASE_EXECUTION_SUCCEEDED,
-				.output_ref = "file:///result" },
-			NULL, &failure));
+	       lease_node_finish(f->conn,
+				 &(struct lease_node_finish){ .token = grant.token,
+							      .node_id = "n",
+							      .execution_no = 3,
+							      .status = LEASE_EXECUTION_SUCCEEDED,
+							      .output_ref = "file:///result" },
+				 NULL, &failure));
 	operation = look_up(f->conn, "op");
 	assert_int_equal(operation.state, LEASE_OPERATION_SUCCEEDED);
 	assert_string_equal(operation.output_ref, "file:///result");
@@ -81,8 +81,8 @@ static void operation_tells_what_is_known_of_it_from_try_to_try(void **state)
 	assert_int_equal(operation.executions, 3);
 	assert_string_equal(lease_operation_state_name(operation.state), "succeeded");
 	assert_sql(f->conn, "op run n",
-		"select string_agg(concat_ws(' ', operation_id, run_id, node_id), ',') from "
-		"lease.operations");
+		   "select string_agg(concat_ws(' ', operation_id, run_id, node_id), ',') from "
+		   "lease.operations");
 }
 
 /* An end that nobody knows stays unknown, whatever failed for sure later; a success settles it. */
@@ -134,11 +134,11 @@ static void __attribute__((noreturn)) work_and_hang(const char *conninfo, const 
 	int file;
 
 	if (lease_mark_running(conn, &claim, &grant, &error) != 0 ||
-		lease_node_start(conn,
-			&(struct lease_node_start){ .token = grant.token,
-				.node_id = "send-mail",
-				.operation_id = "mail-4711" },
-			NULL, &error) != 0)
+	    lease_node_start(conn,
+			     &(struct lease_node_start){ .token = grant.token,
+							 .node_id = "send-mail",
+							 .operation_id = "mail-4711" },
+			     NULL, &error) != 0)
 		_exit(1);
 	file = open(mail, O_WRONLY | O_CREAT | O_EXCL, 0600);
 	if (file < 0 || close(file) < 0)
@@ -200,12 +200,12 @@ static void worker_killed_between_side_effect_and_finish_leaves_the_end_unknown(
 
 /* -- conflicts --------------------------------------------------------------------------------- */
 
-#define assert_written(conn, expected) \
-	assert_sql(conn, expected, \
-		"select concat_ws(' ', (select count(*) from lease.nodes), " \
-		"(select count(*) from lease.operations), " \
-		"(select count(*) from lease.node_executions), " \
-		"(select count(*) from lease.run_events where node_id is not null))")
+#define assert_written(conn, expected)                                                             \
+	assert_sql(conn, expected,                                                                 \
+		   "select concat_ws(' ', (select count(*) from lease.nodes), "                    \
+		   "(select count(*) from lease.operations), "                                     \
+		   "(select count(*) from lease.node_executions), "                                \
+		   "(select count(*) from lease.run_events where node_id is not null))")
 
 static void operation_of_another_node_or_run_is_refused(void **state)
 {
@@ -245,15 +245,15 @@ static void database_refuses_an_execution_with_an_operation_of_another_node(void
 	start(f->conn, &grant.token, "m", NULL);
 	expect(0, fail_as(f->conn, &grant.token, "m", 1, "timeout", NULL));
 	sql_fails(f->conn, "23503",
-		"insert into lease.node_executions (run_id, node_id, attempt_no, run_attempt_no, "
-		"operation_id) "
-		"values ('run', 'm', 2, 1, 'op-n')");
+		  "insert into lease.node_executions (run_id, node_id, attempt_no, run_attempt_no, "
+		  "operation_id) "
+		  "values ('run', 'm', 2, 1, 'op-n')");
 	sql_fails(f->conn, "23505",
-		"insert into lease.operations (operation_id, run_id, node_id) values ('op-n', "
-		"'run', 'm')");
+		  "insert into lease.operations (operation_id, run_id, node_id) values ('op-n', "
+		  "'run', 'm')");
 	sql_fails(f->conn, "23503",
-		"insert into lease.operations (operation_id, run_id, node_id) values ('op-x', "
-		"'run', 'x')");
+		  "insert into lease.operations (operation_id, run_id, node_id) values ('op-x', "
+		  "'run', 'x')");
 }
 
 /* -- two runs that register one operation at the same moment ----------------------------------- */
@@ -273,26 +273,27 @@ static void *run_start(void *argument)
 
 	if (starter->barrier)
 		pthread_barrier_wait(starter->barrier);
-	starter->result = lease_node_start(starter->conn,
+	starter->result = lease_node_start(
+		starter->conn,
 		&(struct lease_node_start){ .token = starter->token,
-			.node_id = "n",
-			.operation_id = starter->operation_id },
+					    .node_id = "n",
+					    .operation_id = starter->operation_id },
 		NULL, &starter->error);
 	return NULL;
 }
 
 /* What lease_node_start writes, by its own statement, in a transaction that stays open. */
-static void start_uncommitted(
-	PGconn *conn, const struct lease_token *token, const char *operation_id)
+static void start_uncommitted(PGconn *conn, const struct lease_token *token,
+			      const char *operation_id)
 {
-	const char *const values[] = { token->run_id, "n", "1", "1", operation_id, NULL, NULL,
-		"running", NULL, token->owner };
+	const char *const values[] = { token->run_id, "n",  "1",       "1",  operation_id,
+				       NULL,          NULL, "running", NULL, token->owner };
 	PGresult *result;
 
 	sql(conn, "begin");
 	sql(conn, "select from lease.runs where run_id = '%s' for no key update", token->run_id);
-	result = PQexecParams(
-		conn, lease_sql_start_node, LENGTH(values), NULL, values, NULL, NULL, 0);
+	result = PQexecParams(conn, lease_sql_start_node, LENGTH(values), NULL, values, NULL, NULL,
+			      0);
 	if (PQresultStatus(result) != PGRES_TUPLES_OK)
 		fail_msg("%s", PQerrorMessage(conn));
 	PQclear(result);
@@ -316,17 +317,18 @@ static void start_behind_an_uncommitted_one(struct fixture *f, const char *end, 
 	pthread_join(thread, NULL);
 	assert_int_equal(starter.result, expected);
 	assert_string_equal(look_up(f->conn, starter.operation_id).run_id,
-		expected == 0 ? second.token.run_id : first.token.run_id);
+			    expected == 0 ? second.token.run_id : first.token.run_id);
 	assert_int_equal(look_up(f->conn, starter.operation_id).executions, 1);
 	/* what was refused left no node and no event behind */
-	assert_int_equal(sql_number(f->conn,
-				 "select count(*) from lease.run_events where node_id is not null "
-				 "and run_id = '%s'",
-				 second.token.run_id),
+	assert_int_equal(
+		sql_number(f->conn,
+			   "select count(*) from lease.run_events where node_id is not null "
+			   "and run_id = '%s'",
+			   second.token.run_id),
 		expected == 0);
 	assert_int_equal(sql_number(f->conn, "select count(*) from lease.nodes where run_id = '%s'",
-				 second.token.run_id),
-		expected == 0);
+				    second.token.run_id),
+			 expected == 0);
 	PQfinish(holder);
 	PQfinish(starter.conn);
 }
@@ -348,7 +350,7 @@ static void two_runs_that_register_one_operation_at_once_one_gets_it(void **stat
 	pthread_barrier_init(&barrier, NULL, 2);
 	for (int i = 0; i < 2; i++)
 		starters[i] = (struct starter){ .conn = test_connect(f->conninfo),
-			.barrier = &barrier };
+						.barrier = &barrier };
 	for (int round = 0; round < ROUNDS; round++) {
 		pthread_t threads[2];
 		int winner;
@@ -359,7 +361,7 @@ static void two_runs_that_register_one_operation_at_once_one_gets_it(void **stat
 			snprintf(run_id, sizeof(run_id), "run-%d-%d", round, i);
 			starters[i].token = submit_and_claim(f->conn, run_id).token;
 			snprintf(starters[i].operation_id, sizeof(starters[i].operation_id),
-				"op-%d", round);
+				 "op-%d", round);
 			pthread_create(&threads[i], NULL, run_start, &starters[i]);
 		}
 		for (int i = 0; i < 2; i++)
@@ -368,7 +370,7 @@ static void two_runs_that_register_one_operation_at_once_one_gets_it(void **stat
 		assert_int_equal(starters[winner].result, 0);
 		assert_int_equal(starters[!winner].result, LEASE_OPERATION_CONFLICT);
 		assert_string_equal(look_up(f->conn, starters[0].operation_id).run_id,
-			starters[winner].token.run_id);
+				    starters[winner].token.run_id);
 	}
 	for (int i = 0; i < 2; i++)
 		PQfinish(starters[i].conn);

@@ -33,15 +33,15 @@ static struct config *parsed(const char *text)
 	return config;
 }
 
-static void refused_bytes(
-	const char *text, size_t length, bool world_readable, const char *expected)
+static void refused_bytes(const char *text, size_t length, bool world_readable,
+			  const char *expected)
 {
 	struct config *config = (struct config *)&config;
 	struct config_error error = { 0 };
 	char place[64];
 
 	assert_int_equal(config_parse("t.yaml", text, length, world_readable, &config, &error),
-		CONFIG_E_CONTENT);
+			 CONFIG_E_CONTENT);
 	assert_string_equal(error.message, expected);
 	assert_int_equal(error.code, CONFIG_E_CONTENT);
 	snprintf(place, sizeof(place), "t.yaml:%u:%u: ", error.line, error.column);
@@ -229,11 +229,10 @@ static void a_credential_becomes_a_path(void **state)
 		"t.yaml:4:20: databases[1].password_file: the credential's name is not valid; "
 		"allowed: 1 to 255 characters of A-Z a-z 0-9 _ . -, the first not a dot");
 	unsetenv("CREDENTIALS_DIRECTORY");
-	refused(text,
-		"t.yaml:4:20: databases[1].password_file: a credential needs "
-		"$CREDENTIALS_DIRECTORY, which systemd sets for a service with "
-		"LoadCredential=; for a check by hand, set it to the absolute path of a "
-		"folder with such a file");
+	refused(text, "t.yaml:4:20: databases[1].password_file: a credential needs "
+		      "$CREDENTIALS_DIRECTORY, which systemd sets for a service with "
+		      "LoadCredential=; for a check by hand, set it to the absolute path of a "
+		      "folder with such a file");
 }
 
 static void rules_between_keys(void **state)
@@ -272,12 +271,10 @@ static void databases_and_names(void **state)
 			   "sequence of 1 to 1000 databases, each a mapping";
 
 	(void)state;
-	refused("interval: 1s\n",
-		"t.yaml:1:1: databases: is missing; needed: a sequence of 1 to "
-		"1000 databases, each a mapping");
-	refused("databases: []\n",
-		"t.yaml:1:12: databases: is empty; allowed: a sequence of 1 to "
-		"1000 databases, each a mapping");
+	refused("interval: 1s\n", "t.yaml:1:1: databases: is missing; needed: a sequence of 1 to "
+				  "1000 databases, each a mapping");
+	refused("databases: []\n", "t.yaml:1:12: databases: is empty; allowed: a sequence of 1 to "
+				   "1000 databases, each a mapping");
 	refused("databases:\n  - conninfo: dbname=a\n",
 		"t.yaml:2:5: databases[1].name: is missing; needed: 1 to 63 characters of A-Z a-z "
 		"0-9 _ . -");
@@ -296,7 +293,7 @@ static void databases_and_names(void **state)
 		"a-z 0-9 _ . -");
 	for (size_t i = 0; i < 1001; i++)
 		snprintf(text + strlen(text), sizeof(text) - strlen(text),
-			"  - {name: d%zu, conninfo: dbname=a}\n", i);
+			 "  - {name: d%zu, conninfo: dbname=a}\n", i);
 	refused(text, many);
 	*strstr(text, "  - {name: d1000") = '\0';
 	config_free(parsed(text));
@@ -306,36 +303,36 @@ static void connection_strings(void **state)
 {
 	(void)state;
 	refused_in_database("conninfo: host=a password=my secret",
-		"t.yaml:3:15: databases[1].conninfo: must be keyword=value pairs (a "
-		"value with spaces in single quotes); allowed: a libpq connection "
-		"string or URI, on one line");
+			    "t.yaml:3:15: databases[1].conninfo: must be keyword=value pairs (a "
+			    "value with spaces in single quotes); allowed: a libpq connection "
+			    "string or URI, on one line");
 	refused_in_database("conninfo: host='a",
-		"t.yaml:3:15: databases[1].conninfo: has a single quote that is not "
-		"closed; allowed: a libpq connection string or URI, on one line");
+			    "t.yaml:3:15: databases[1].conninfo: has a single quote that is not "
+			    "closed; allowed: a libpq connection string or URI, on one line");
 	refused_in_database("conninfo: postgresql://u:se/cret@h/d",
-		"t.yaml:3:15: databases[1].conninfo: holds a raw '@' or '/' within "
-		"user, password, host or database name of the URI (write %40 for '@', "
-		"%2F for '/'); allowed: a libpq connection string or URI, on one line");
+			    "t.yaml:3:15: databases[1].conninfo: holds a raw '@' or '/' within "
+			    "user, password, host or database name of the URI (write %40 for '@', "
+			    "%2F for '/'); allowed: a libpq connection string or URI, on one line");
 	refused_in_database("conninfo: postgres://h/d?secret",
-		"t.yaml:3:15: databases[1].conninfo: has a URI parameter without '='; "
-		"allowed: a libpq connection string or URI, on one line");
+			    "t.yaml:3:15: databases[1].conninfo: has a URI parameter without '='; "
+			    "allowed: a libpq connection string or URI, on one line");
 	refused_in_database("conninfo: \"host=a\\nuser=b\"",
-		"t.yaml:3:15: databases[1].conninfo: holds a control character (a line "
-		"break, tab or NUL); allowed: a libpq connection string or URI, on one "
-		"line");
+			    "t.yaml:3:15: databases[1].conninfo: holds a control character (a line "
+			    "break, tab or NUL); allowed: a libpq connection string or URI, on one "
+			    "line");
 	refused_in_database("conninfo: \"host=a\\0\"",
-		"t.yaml:3:15: databases[1].conninfo: holds a control character (a line "
-		"break, tab or NUL); allowed: a libpq connection string or URI, on one "
-		"line");
+			    "t.yaml:3:15: databases[1].conninfo: holds a control character (a line "
+			    "break, tab or NUL); allowed: a libpq connection string or URI, on one "
+			    "line");
 	refused_in_database("conninfo: ''",
-		"t.yaml:3:15: databases[1].conninfo: is empty; allowed: a libpq "
-		"connection string or URI, on one line");
+			    "t.yaml:3:15: databases[1].conninfo: is empty; allowed: a libpq "
+			    "connection string or URI, on one line");
 	refused_in_database("conninfo: ~",
-		"t.yaml:3:15: databases[1].conninfo: has no value; allowed: a libpq "
-		"connection string or URI, on one line");
+			    "t.yaml:3:15: databases[1].conninfo: has no value; allowed: a libpq "
+			    "connection string or URI, on one line");
 	refused_in_database("password_file: hunter2",
-		"t.yaml:3:20: databases[1].password_file: is not an absolute path; "
-		"allowed: an absolute path, or credential:NAME");
+			    "t.yaml:3:20: databases[1].password_file: is not an absolute path; "
+			    "allowed: an absolute path, or credential:NAME");
 	refused(DATABASE "  - name: b\n    conninfo: password=x\n    password_file: /x\n",
 		"t.yaml:6:20: databases[2].password_file: conninfo holds a password too; allowed: "
 		"one of the two");
@@ -350,7 +347,7 @@ static const char *const masks[][2] = {
 	{ "passfile=/a/b user=password", NULL },
 	{ "application_name='password=x'", NULL },
 	{ "postgresql://u:s3cret@h:5432,i:5433/d?a=b",
-		"postgresql://u:********@h:5432,i:5433/d?a=b" },
+	  "postgresql://u:********@h:5432,i:5433/d?a=b" },
 	{ "postgres://:@", "postgres://:********@" },
 	{ "postgres://u:s3:c?ret@/", "postgres://u:********@/" },
 	{ "postgres://h/d?pass%77ord=s3cret&x=y", "postgres://h/d?pass%77ord=********&x=y" },
@@ -380,10 +377,10 @@ static void secrets_are_masked_and_need_a_private_file(void **state)
 		config_free(config);
 		if (masks[i][1]) {
 			refused_bytes(text, strlen(text), true,
-				"t.yaml:3:15: databases[1].conninfo: holds a password, and "
-				"everybody can read this file; use password_file with a path "
-				"or a systemd credential (credential:NAME), or take the read "
-				"permission from others (chmod o-r)");
+				      "t.yaml:3:15: databases[1].conninfo: holds a password, and "
+				      "everybody can read this file; use password_file with a path "
+				      "or a systemd credential (credential:NAME), or take the read "
+				      "permission from others (chmod o-r)");
 		} else {
 			assert_int_equal(
 				config_parse("t.yaml", text, strlen(text), true, &config, &error),
@@ -403,22 +400,19 @@ static void case_32_unknown_keys(void **state)
 		"t.yaml:1:1: batch-size: unknown key, did you mean 'batch_size'?");
 	refused("lgo: {}\n", "t.yaml:1:1: lgo: unknown key, did you mean 'log'?");
 	refused("log:\n  lvel: info\n", "t.yaml:2:3: log.lvel: unknown key, did you mean 'level'?");
-	refused("log:\n  colour: true\n",
-		"t.yaml:2:3: log.colour: unknown key; allowed here: "
-		"target, level, closed_attempts_per_second");
+	refused("log:\n  colour: true\n", "t.yaml:2:3: log.colour: unknown key; allowed here: "
+					  "target, level, closed_attempts_per_second");
 	refused("level: info\n",
 		"t.yaml:1:1: level: does not belong here; it is allowed under 'log'");
-	refused("name: a\n",
-		"t.yaml:1:1: name: does not belong here; it is allowed within an "
-		"entry of 'databases'");
-	refused_in_database("scan_page: 100",
-		"t.yaml:3:5: databases[1].scan_page: does not belong "
-		"here; it is allowed at the top level");
+	refused("name: a\n", "t.yaml:1:1: name: does not belong here; it is allowed within an "
+			     "entry of 'databases'");
+	refused_in_database("scan_page: 100", "t.yaml:3:5: databases[1].scan_page: does not belong "
+					      "here; it is allowed at the top level");
 	/* What looks like a connection string in the wrong place is not repeated. */
 	refused_in_database("password=hunter2: x",
-		"t.yaml:3:5: databases[1]: unknown key; allowed here: interval, "
-		"orphan_interval, batch_size, policy, max_lease_losses, notify, "
-		"statement_timeout, lock_timeout, name, conninfo, password_file");
+			    "t.yaml:3:5: databases[1]: unknown key; allowed here: interval, "
+			    "orphan_interval, batch_size, policy, max_lease_losses, notify, "
+			    "statement_timeout, lock_timeout, name, conninfo, password_file");
 	refused("? [a]\n: b\n",
 		"t.yaml:1:3: file: a key must be a single word, not a mapping or a sequence");
 	refused("<<: {}\n", "t.yaml:1:1: <<: merge keys are not allowed; write the keys out");
@@ -461,43 +455,33 @@ static void case_32_anchors_aliases_tags_documents(void **state)
 static void case_32_wrong_types(void **state)
 {
 	(void)state;
-	refused("interval: [1s]\n",
-		"t.yaml:1:11: interval: must not be a sequence; allowed: a "
-		"duration from 100ms to 1h, such as 5s");
-	refused("batch_size: {a: b}\n",
-		"t.yaml:1:13: batch_size: must not be a mapping; allowed: "
-		"a whole number from 1 to 5000");
-	refused("interval: '1s'\n",
-		"t.yaml:1:11: interval: must be written without quotes; "
-		"allowed: a duration from 100ms to 1h, such as 5s");
-	refused("interval:\npolicy: fail\n",
-		"t.yaml:1:10: interval: has no value; allowed: a "
-		"duration from 100ms to 1h, such as 5s");
-	refused("interval: true\n",
-		"t.yaml:1:11: interval: 'true' is not a duration; allowed: a "
-		"duration from 100ms to 1h, such as 5s");
-	refused("policy: retry\n",
-		"t.yaml:1:9: policy: 'retry' is not known; allowed: one of "
-		"record, fail, requeue");
-	refused("policy: u:p@h\n",
-		"t.yaml:1:9: policy: the value is not known; allowed: one of "
-		"record, fail, requeue");
-	refused("log: info\n",
-		"t.yaml:1:6: log: must not be a single value; allowed: a mapping of "
-		"keys to values");
+	refused("interval: [1s]\n", "t.yaml:1:11: interval: must not be a sequence; allowed: a "
+				    "duration from 100ms to 1h, such as 5s");
+	refused("batch_size: {a: b}\n", "t.yaml:1:13: batch_size: must not be a mapping; allowed: "
+					"a whole number from 1 to 5000");
+	refused("interval: '1s'\n", "t.yaml:1:11: interval: must be written without quotes; "
+				    "allowed: a duration from 100ms to 1h, such as 5s");
+	refused("interval:\npolicy: fail\n", "t.yaml:1:10: interval: has no value; allowed: a "
+					     "duration from 100ms to 1h, such as 5s");
+	refused("interval: true\n", "t.yaml:1:11: interval: 'true' is not a duration; allowed: a "
+				    "duration from 100ms to 1h, such as 5s");
+	refused("policy: retry\n", "t.yaml:1:9: policy: 'retry' is not known; allowed: one of "
+				   "record, fail, requeue");
+	refused("policy: u:p@h\n", "t.yaml:1:9: policy: the value is not known; allowed: one of "
+				   "record, fail, requeue");
+	refused("log: info\n", "t.yaml:1:6: log: must not be a single value; allowed: a mapping of "
+			       "keys to values");
 	refused("log:\n", "t.yaml:1:5: log: has no value; allowed: a mapping of keys to values");
-	refused("databases: {}\n",
-		"t.yaml:1:12: databases: must not be a mapping; allowed: a "
-		"sequence of 1 to 1000 databases, each a mapping");
+	refused("databases: {}\n", "t.yaml:1:12: databases: must not be a mapping; allowed: a "
+				   "sequence of 1 to 1000 databases, each a mapping");
 	refused("databases:\n  - host=a password=b\n",
 		"t.yaml:2:5: databases[1]: must not be a single value; allowed: a mapping with at "
 		"least 'name' and 'conninfo'");
-	refused("- a\n",
-		"t.yaml:1:1: file: must be a mapping of keys to values, as in "
-		"'interval: 5s'");
+	refused("- a\n", "t.yaml:1:1: file: must be a mapping of keys to values, as in "
+			 "'interval: 5s'");
 	refused_in_database("conninfo: {host: a}",
-		"t.yaml:3:15: databases[1].conninfo: must not be a mapping; allowed: a "
-		"libpq connection string or URI, on one line");
+			    "t.yaml:3:15: databases[1].conninfo: must not be a mapping; allowed: a "
+			    "libpq connection string or URI, on one line");
 }
 
 /* A value of interval, and what the message says of it. */
@@ -525,7 +509,7 @@ static const char *const durations[][2] = {
 	{ "106751991.9d", "'106751991.9d' is too large" },
 	{ "106751992d", "'106751992d' is too large" },
 	{ "99999999999999999999999999999999999999s",
-		"'99999999999999999999999999999999999999s' is too large" },
+	  "'99999999999999999999999999999999999999s' is too large" },
 };
 
 static const char *const numbers[][2] = {
@@ -554,16 +538,16 @@ static void case_32_negative_and_overflowing_numbers(void **state)
 	for (size_t i = 0; i < sizeof(durations) / sizeof(durations[0]); i++) {
 		snprintf(text, sizeof(text), "interval: %s\n", durations[i][0]);
 		snprintf(expected, sizeof(expected),
-			"t.yaml:1:11: interval: %s; allowed: a duration from 100ms to 1h, such as "
-			"5s",
-			durations[i][1]);
+			 "t.yaml:1:11: interval: %s; allowed: a duration from 100ms to 1h, such as "
+			 "5s",
+			 durations[i][1]);
 		refused(text, expected);
 	}
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
 		snprintf(text, sizeof(text), "batch_size: %s\n", numbers[i][0]);
 		snprintf(expected, sizeof(expected),
-			"t.yaml:1:13: batch_size: %s; allowed: a whole number from 1 to 5000",
-			numbers[i][1]);
+			 "t.yaml:1:13: batch_size: %s; allowed: a whole number from 1 to 5000",
+			 numbers[i][1]);
 		refused(text, expected);
 	}
 }
@@ -580,7 +564,7 @@ static void case_32_tabs_bytes_and_syntax(void **state)
 		"t.yaml:2:3: file: holds a tab in the indentation; allowed: spaces");
 	config_free(parsed("interval:\t1s\t# a tab elsewhere\r\n" DATABASE));
 	refused_bytes(nul, sizeof(nul) - 1, false,
-		"t.yaml:2:10: file: holds a NUL byte; allowed: text in UTF-8");
+		      "t.yaml:2:10: file: holds a NUL byte; allowed: text in UTF-8");
 	refused("# \xc3\xa4\x1b[0m\n",
 		"t.yaml:1:4: file: holds a control character; allowed: text in UTF-8");
 	refused("# \xc2\x85 next line\n",
@@ -591,9 +575,8 @@ static void case_32_tabs_bytes_and_syntax(void **state)
 	refused("a: \xed\xa0\x80\n", utf8); /* a surrogate */
 	refused("a: \xf4\x90\x80\x80\n", utf8); /* past the last character */
 	refused("a: \xe2\x82", utf8); /* cut off */
-	refused("# \xe2\x80\xa8\n",
-		"t.yaml:1:3: file: holds an invisible character (U+2028, "
-		"U+2029, U+FEFF, U+FFFE or U+FFFF); allowed: visible text");
+	refused("# \xe2\x80\xa8\n", "t.yaml:1:3: file: holds an invisible character (U+2028, "
+				    "U+2029, U+FEFF, U+FFFE or U+FFFF); allowed: visible text");
 	refused("log:\n  level: info\n policy: fail\n",
 		"t.yaml:3:2: yaml: not valid YAML: did not find expected key while parsing a block "
 		"mapping; check indentation, colons and quotes");
@@ -620,12 +603,10 @@ static void case_32_empty_file(void **state)
 	refused("", empty);
 	refused("\xef\xbb\xbf", empty);
 	refused("# only\n\n  # comments\n", empty);
-	refused("---\n",
-		"t.yaml:2:1: file: must be a mapping of keys to values, as in "
-		"'interval: 5s'");
-	refused("{}\n",
-		"t.yaml:1:1: databases: is missing; needed: a sequence of 1 to 1000 "
-		"databases, each a mapping");
+	refused("---\n", "t.yaml:2:1: file: must be a mapping of keys to values, as in "
+			 "'interval: 5s'");
+	refused("{}\n", "t.yaml:1:1: databases: is missing; needed: a sequence of 1 to 1000 "
+			"databases, each a mapping");
 }
 
 static void case_32_deep_nesting(void **state)
@@ -638,17 +619,17 @@ static void case_32_deep_nesting(void **state)
 	memcpy(text, "interval: ", 10);
 	memset(text + 10, '[', depth);
 	refused_bytes(text, depth + 10, false,
-		"t.yaml:1:11: interval: must not be a sequence; allowed: a duration from "
-		"100ms to 1h, such as 5s");
+		      "t.yaml:1:11: interval: must not be a sequence; allowed: a duration from "
+		      "100ms to 1h, such as 5s");
 	memset(text, '{', depth);
 	refused_bytes(text, depth, false,
-		"t.yaml:1:2: file: a key must be a single word, not a "
-		"mapping or a sequence");
+		      "t.yaml:1:2: file: a key must be a single word, not a "
+		      "mapping or a sequence");
 	for (size_t i = 0; i < depth; i++)
 		memcpy(text + 2 * i, "- ", 2);
 	refused_bytes(text, 2 * depth, false,
-		"t.yaml:1:1: file: must be a mapping of keys to "
-		"values, as in 'interval: 5s'");
+		      "t.yaml:1:1: file: must be a mapping of keys to "
+		      "values, as in 'interval: 5s'");
 	free(text);
 }
 
@@ -665,14 +646,14 @@ static void case_32_file_of_10_megabytes(void **state)
 	assert_non_null(text);
 	memset(text, '#', size);
 	refused_bytes(text, CONFIG_SIZE_MAX + 1, false,
-		"t.yaml:1:1: file: is too large; allowed: at most 1048576 bytes");
+		      "t.yaml:1:1: file: is too large; allowed: at most 1048576 bytes");
 	refused_bytes(text, CONFIG_SIZE_MAX, false,
-		"t.yaml:1:1: file: is empty; needed: at least the key 'databases'");
+		      "t.yaml:1:1: file: is empty; needed: at least the key 'databases'");
 	path = file_make(text, size, 0600);
 	free(text);
 	assert_int_equal(config_load(path, &config, &error), CONFIG_E_CONTENT);
 	snprintf(expected, sizeof(expected),
-		"%s:1:1: file: is too large; allowed: at most 1048576 bytes", path);
+		 "%s:1:1: file: is too large; allowed: at most 1048576 bytes", path);
 	assert_string_equal(error.message, expected);
 	file_remove(path);
 	assert_null(config);
@@ -699,7 +680,7 @@ static void files_that_cannot_be_read(void **state)
 
 	(void)state;
 	file_refused("/nonexistent/t.yaml",
-		"No such file or directory; needed: a file that this user may read");
+		     "No such file or directory; needed: a file that this user may read");
 	file_refused("/", "is a directory; needed: a regular file");
 	file_refused("/dev/zero", "is no regular file; needed: one");
 	assert_int_equal(unlink(path), 0);
@@ -803,7 +784,7 @@ static void the_sample_names_every_key_and_loads(void **state)
 	assert_int_equal(config->sweep.policy, CONFIG_POLICY_REQUEUE);
 	assert_int_equal(config->sweep.max_lease_losses, 3);
 	assert_string_equal(config->databases[0].conninfo,
-		"host=/run/postgresql dbname=app user=lease-reconciler");
+			    "host=/run/postgresql dbname=app user=lease-reconciler");
 	config_free(config);
 }
 
@@ -863,8 +844,12 @@ static size_t mutate(char *text, size_t length, uint64_t *random)
 	size_t count = random_next(random) % 40;
 
 	switch (random_next(random) % 5) {
-	case 0: text[from] = (char)random_next(random); break;
-	case 1: text[from] = special[random_next(random) % sizeof(special)]; break;
+	case 0:
+		text[from] = (char)random_next(random);
+		break;
+	case 1:
+		text[from] = special[random_next(random) % sizeof(special)];
+		break;
 	case 2:
 		count = count < length - from ? count : length - from - 1;
 		memmove(text + from, text + from + count, length - from - count);
@@ -874,7 +859,8 @@ static size_t mutate(char *text, size_t length, uint64_t *random)
 		count = count < length - to ? count : length - to;
 		memmove(text + to, text + from, count);
 		break;
-	default: return from > 0 && random_next(random) % 20 == 0 ? from : length;
+	default:
+		return from > 0 && random_next(random) % 20 == 0 ? from : length;
 	}
 	return length;
 }
