@@ -330,10 +330,10 @@ static void settle_item(struct lease_sweep *sweep, const struct due_entry *entry
 		break;
 	case VERDICT_REFUSE:
 		/* renewed meanwhile: of interest only if it ends before the next scan lists it */
-		if (item->decision.refusal == LEASE_HELD) {
+		if (item->decision.refusal == LEASE_HELD && !sweep->once) {
 			int64_t ends = local_time(sweep, item->facts.open.lease_expires_at);
 
-			if (ends <= sweep->scan_at + SCAN_SLACK)
+			if (ends - SCAN_SLACK <= sweep->scan_at)
 				put_back(sweep, entry, ends);
 		}
 		break;
