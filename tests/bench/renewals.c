@@ -226,7 +226,7 @@ static void measure_processor(struct client clients[CLIENTS], PGconn *conn, int 
 	figure("renew_server_us", median(ours->server, rounds), "us", NO_AIM, 0,
 	       "processor time of the server for one renewal");
 	figure("renew_floor_server_us", median(floor->server, rounds), "us", NO_AIM, 0,
-	       "and for one bare UPDATE: this pair hardly moves on a busy machine");
+	       "and for one bare UPDATE: compare the two, both grow on a busy machine");
 	figure("renew_sql_vs_floor", ratio(statement, floor, rounds), "ratio", NO_AIM, 0,
 	       "the renewal's statement sent by plain libpq, synchronous_commit off");
 	figure("renew_batch_per_s", median(batch->rate, rounds), "leases/s", NO_AIM, 0,
