@@ -514,6 +514,28 @@ static void case_25_the_chunk_in_flight_is_finished(void **state)
 	assert_none_or_all_closed(10);
 }
 
+static void case_25_no_further_chunk_is_begun(void **state)
+{
+	struct daemon daemon;
+	PGconn *holder = test_connect(conninfo);
+
+	(void)state;
+	add_leases(conn, "r", 10, -100, 5000);
+	sql(holder, "begin; select from lease.run_attempts for update");
+	daemon_start_ready(&daemon, config_with(LONG_TIMEOUTS "batch_size: 1"));
+	wait_daemon_blocked(conn, 1);
+	process_signal(&daemon.process, SIGTERM);
+	assert_true(notify_saw(&daemon.notify, "STOPPING=1", TEST_PATIENCE_MS));
+	sql(holder, "rollback");
+	assert_int_equal(process_wait(&daemon.process, TEST_PATIENCE_MS), 0);
+	daemon_done(&daemon);
+	PQfinish(holder);
+	wait_daemon_gone(conn);
+	assert_sql(conn, "t",
+		   "select count(*) <= 1 from lease.run_attempts where outcome is not null");
+	assert_explained(conn);
+}
+
 static void a_second_signal_ends_it_at_once(void **state)
 {
 	struct daemon daemon;
@@ -558,6 +580,7 @@ int main(void)
 		TEST(case_25_terminated_while_it_locks),
 		TEST(case_25_terminated_while_it_applies),
 		TEST(case_25_the_chunk_in_flight_is_finished),
+		TEST(case_25_no_further_chunk_is_begun),
 		TEST(a_second_signal_ends_it_at_once),
 	};
 
