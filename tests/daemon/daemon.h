@@ -1,6 +1,6 @@
 /*
  * What the end-to-end tests of the daemon have in common: configurations, the daemon as a process,
- * runs with leases, a PostgreSQL cluster of a test program's own.
+ * runs with leases.
  *
  * All waiting is for conditions; TEST_PATIENCE_MS is a deadline, not a measure. TEST_FILTER='case_0*'
  * in the environment runs some tests of a program only.
@@ -18,6 +18,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "cluster.h"
 #include "harness.h"
 #include "lease.h"
 
@@ -292,64 +293,6 @@ HELPER void black_hole_close(struct black_hole *hole)
 {
 	close(hole->fd);
 	free(hole->folder);
-}
-
-/* ---- a cluster of the program's own ---- */
-
-struct cluster {
-	char folder[64];
-	FILE *guard; /* the cluster is stopped and removed when this closes, however that happens */
-};
-
-/* Runs a line of bash with $1 = cluster.sh and $2 = the cluster's folder; it must end with 0. */
-HELPER void cluster_shell(const struct cluster *cluster, const char *line)
-{
-	char *script = test_source("tests/cluster.sh");
-	struct process process;
-
-	process_start(&process,
-		      ((char *[]){ "bash", "-c", (char *)line, "bash", script,
-				   (char *)cluster->folder, NULL }),
-		      ((char *[]){ "LEASE_CLUSTER_FSYNC=off", NULL }));
-	if (process_wait(&process, 120000) != 0)
-		fail_msg("%s: %s", line, tail(process_errors(&process)));
-	free(script);
-}
-
-HELPER void cluster_start(const struct cluster *cluster)
-{
-	cluster_shell(cluster, "exec \"$1\" start \"$2\"");
-}
-
-HELPER void cluster_stop(const struct cluster *cluster, const char *mode)
-{
-	cluster_shell(cluster, text("exec \"$1\" stop \"$2\" %s", mode));
-}
-
-/* A folder for it, and the one who clears up when the program ends, even by SIGKILL. */
-HELPER void cluster_prepare(struct cluster *cluster)
-{
-	char *script = test_source("tests/cluster.sh");
-
-	snprintf(cluster->folder, sizeof(cluster->folder), "/tmp/lease-own-XXXXXX");
-	if (!mkdtemp(cluster->folder))
-		fail_msg("mkdtemp failed");
-	chmod(cluster->folder, 0711);
-	cluster->guard = popen(
-		text("exec setsid bash -c 'cat >/dev/null; \"$1\" stop \"$2\" immediate;"
-		     " rm -rf \"$2\"' bash '%s' '%s' >/dev/null 2>&1",
-		     script, cluster->folder),
-		"we");
-	if (!cluster->guard)
-		fail_msg("no guard for %s", cluster->folder);
-	free(script);
-}
-
-HELPER void cluster_remove(struct cluster *cluster)
-{
-	if (cluster->guard)
-		pclose(cluster->guard);
-	cluster->guard = NULL;
 }
 
 #endif

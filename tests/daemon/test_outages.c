@@ -14,9 +14,7 @@ static int begin(void **state)
 	(void)state;
 	cluster_prepare(&cluster);
 	cluster_start(&cluster);
-	setenv("PGHOST", cluster.folder, 1);
-	setenv("PGPORT", "5432", 1);
-	setenv("PGUSER", "postgres", 1);
+	cluster_use(&cluster);
 	return 0;
 }
 

@@ -1,0 +1,80 @@
+/*
+ * See cluster.h. All of the work is done by tests/cluster.sh; it must never be given a folder that
+ * this program did not make.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cluster.h"
+#include "harness.h"
+
+/* So many characters at the end of what it wrote: cmocka cuts longer messages. */
+enum { SHOWN = 600, COMMAND_MS = 120000 };
+
+void cluster_shell(const struct cluster *cluster, const char *line)
+{
+	char *script = test_source("tests/cluster.sh");
+	struct process process;
+
+	process_start(
+		&process,
+		((char *[]){ "bash", "-c", (char *)line, "bash", script, (char *)cluster->folder,
+			     NULL }),
+		((char *[]){ cluster->fsync ? "LEASE_CLUSTER_FSYNC=on" : "LEASE_CLUSTER_FSYNC=off",
+			     NULL }));
+	if (process_wait(&process, COMMAND_MS) != 0) {
+		const char *errors = process_errors(&process);
+		size_t length = strlen(errors);
+
+		fail_msg("%s: %s", line, length > SHOWN ? errors + length - SHOWN : errors);
+	}
+	free(script);
+}
+
+void cluster_start(const struct cluster *cluster)
+{
+	cluster_shell(cluster, "exec \"$1\" start \"$2\"");
+}
+
+void cluster_stop(const struct cluster *cluster, const char *mode)
+{
+	char line[64];
+
+	snprintf(line, sizeof(line), "exec \"$1\" stop \"$2\" %s", mode);
+	cluster_shell(cluster, line);
+}
+
+void cluster_prepare(struct cluster *cluster)
+{
+	char *script = test_source("tests/cluster.sh"), *command;
+
+	*cluster = (struct cluster){ .folder = "/tmp/lease-own-XXXXXX" };
+	if (!mkdtemp(cluster->folder))
+		fail_msg("mkdtemp failed");
+	chmod(cluster->folder, 0711);
+	if (asprintf(&command,
+		     "exec setsid bash -c 'cat >/dev/null; \"$1\" stop \"$2\" immediate;"
+		     " rm -rf \"$2\"' bash '%s' '%s' >/dev/null 2>&1",
+		     script, cluster->folder) < 0)
+		abort();
+	cluster->guard = popen(command, "we");
+	if (!cluster->guard)
+		fail_msg("no guard for %s", cluster->folder);
+	free(command);
+	free(script);
+}
+
+void cluster_remove(struct cluster *cluster)
+{
+	if (cluster->guard)
+		pclose(cluster->guard);
+	cluster->guard = NULL;
+}
+
+void cluster_use(const struct cluster *cluster)
+{
+	setenv("PGHOST", cluster->folder, 1);
+	setenv("PGPORT", "5432", 1);
+	setenv("PGUSER", "postgres", 1);
+}
