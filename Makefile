@@ -15,6 +15,8 @@ BUILD ?= build
 SANITIZE ?=
 WERROR ?=
 TESTS ?=
+FAULTS ?= 1000
+SEED ?=
 BENCH_CLUSTER ?= -c shared_buffers=256MB -c max_wal_size=4GB -c checkpoint_timeout=30min
 
 PREFIX ?= /usr/local
@@ -76,8 +78,10 @@ EXAMPLE_OBJECTS := $(call objects,$(sort $(wildcard examples/*.c)))
 SUPPORT_OBJECTS := $(call objects,$(sort $(wildcard tests/support/*.c))) $(O)/obj/gen/migrations.o
 TEST_OBJECTS := $(call objects,$(sort $(wildcard tests/*/test_*.c)))
 BENCH_OBJECTS := $(call objects,$(sort $(wildcard tests/bench/*.c)))
+TORTURE_OBJECTS := $(call objects,$(sort $(filter-out tests/torture/test_%,\
+	$(wildcard tests/torture/*.c))))
 ALL_OBJECTS := $(sort $(LIBRARY_OBJECTS) $(DAEMON_OBJECTS) $(CLI_OBJECTS) $(EXAMPLE_OBJECTS) \
-	$(SUPPORT_OBJECTS) $(TEST_OBJECTS) $(BENCH_OBJECTS))
+	$(SUPPORT_OBJECTS) $(TEST_OBJECTS) $(BENCH_OBJECTS) $(TORTURE_OBJECTS))
 
 SONAME := liblease.so.$(LIBRARY_MAJOR)
 LIBRARY_FILE := $(SONAME).$(LIBRARY_MINOR)
@@ -87,6 +91,7 @@ CLI := $(if $(wildcard cli/*.c),$(O)/leasectl)
 EXAMPLES := $(patsubst $(O)/obj/%.o,$(O)/%,$(EXAMPLE_OBJECTS))
 TEST_PROGRAMS := $(patsubst $(O)/obj/%.o,$(O)/%,$(TEST_OBJECTS))
 BENCH := $(if $(BENCH_OBJECTS),$(O)/tests/bench/bench)
+TORTURE := $(if $(TORTURE_OBJECTS),$(addprefix $(O)/tests/torture/,torture torture-worker))
 
 # TESTS='store/test_x daemon' picks single programs and whole folders.
 ALL_TESTS := $(patsubst $(O)/tests/%,%,$(TEST_PROGRAMS))
@@ -95,32 +100,36 @@ PICKED_TESTS := $(if $(TESTS),$(foreach t,$(TESTS),$(or $(filter $(t) $(t)/%,$(A
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all lib daemon cli examples tests demo check bench demo-run check-run bench-run \
-	format lint install uninstall clean help FORCE
+.PHONY: all lib daemon cli examples tests demo check bench torture demo-run check-run bench-run \
+	torture-run format lint install uninstall clean help FORCE
 
 all: lib daemon cli examples	## library, daemon, command line and examples (the default)
 lib: $(LIBRARY)
 daemon: $(DAEMON)
 cli: $(CLI)
 examples: $(EXAMPLES)
-tests: all $(TEST_PROGRAMS) $(BENCH)	## build the test programs and the bench, run nothing
+tests: all $(TEST_PROGRAMS) $(BENCH) $(TORTURE)	## build the test programs and the bench, run nothing
 
 # The packages are looked for only by the second make, after prepare.sh brought them.
-demo check bench:
+demo check bench torture:
 	@bash tests/prepare.sh
 	@$(MAKE) --no-print-directory $@-run
 
 demo:	## install what is missing, build, and watch a killed worker's run being finished by another
 check:	## install what is missing, build, and run all tests (TESTS='store/test_x' for some)
 bench:	## the same for the measurements; writes bench.json into the build folder
+torture:	## the same for the fault campaign: FAULTS=1000, SEED (a new one each time)
 
 demo-run: all
 	@LEASE_BUILD='$(abspath $(O))' LEASE_SOURCE='$(CURDIR)' exec bash examples/demo.sh
-check-run: all $(addprefix $(O)/tests/,$(PICKED_TESTS))
+check-run: all $(addprefix $(O)/tests/,$(PICKED_TESTS)) $(if $(filter torture/%,$(PICKED_TESTS)),$(TORTURE))
 	@LEASE_BUILD='$(O)' bash docs/check.sh
 	@LEASE_BUILD='$(O)' exec bash tests/run.sh $(addprefix $(O)/tests/,$(PICKED_TESTS))
 bench-run: all $(BENCH)
 	@LEASE_BUILD='$(abspath $(O))' LEASE_SOURCE='$(CURDIR)' exec bash tests/cluster.sh with $(BENCH_CLUSTER) $(BENCH) $(O)/bench.json
+torture-run: all $(TORTURE)
+	@LEASE_BUILD='$(abspath $(O))' LEASE_SOURCE='$(CURDIR)' exec $(O)/tests/torture/torture \
+		--faults '$(FAULTS)' $(if $(SEED),--seed '$(SEED)')
 
 # A different compiler or other flags make every object stale.
 $(O)/flags: FORCE
@@ -131,7 +140,7 @@ $(O)/flags: FORCE
 # Code that ships is held to -Wconversion; in tests it would only bury the cases under casts.
 $(LIBRARY_OBJECTS): MODE = -fPIC -fvisibility=hidden -Wconversion
 $(DAEMON_OBJECTS) $(CLI_OBJECTS) $(EXAMPLE_OBJECTS): MODE = -fPIE -Wconversion
-$(sort $(SUPPORT_OBJECTS) $(TEST_OBJECTS) $(BENCH_OBJECTS)): MODE = -fPIE $(CMOCKA_CFLAGS) \
+$(sort $(SUPPORT_OBJECTS) $(TEST_OBJECTS) $(BENCH_OBJECTS) $(TORTURE_OBJECTS)): MODE = -fPIE $(CMOCKA_CFLAGS) \
 	-Idaemon -Icli -Itests/support
 $(O)/obj/gen/migrations.o: MODE = -fPIE
 
@@ -180,11 +189,20 @@ $(O)/leasectl: $(CLI_OBJECTS) $(O)/obj/daemon.a $(O)/liblease.a
 $(EXAMPLES): $(O)/examples/%: $(O)/obj/examples/%.o $(O)/liblease.a
 	$(link_program) $(LIBPQ_LIBS) $(LDLIBS)
 
-TEST_ARCHIVES := $(addprefix $(O)/,tests/support.a tests/cli.a obj/daemon.a liblease.a)
+TEST_ARCHIVES := $(addprefix $(O)/,tests/torture.a tests/support.a tests/cli.a obj/daemon.a liblease.a)
 $(TEST_PROGRAMS): $(O)/tests/%: $(O)/obj/tests/%.o $(TEST_ARCHIVES)
 	$(link_program) $(CMOCKA_LIBS) $(DAEMON_LIBS) $(LIBPQ_LIBS) $(LDLIBS)
 $(O)/tests/bench/bench: $(BENCH_OBJECTS) $(TEST_ARCHIVES)
 	$(link_program) $(CMOCKA_LIBS) $(DAEMON_LIBS) $(LIBPQ_LIBS) -lm $(LDLIBS)
+
+$(O)/tests/torture/torture-worker: $(addprefix $(O)/obj/tests/torture/,worker.o schedule.o) \
+		$(O)/liblease.a
+	$(link_program) $(LIBPQ_LIBS) $(LDLIBS)
+$(O)/tests/torture.a: $(addprefix $(O)/obj/tests/torture/,checker.o fleet.o proxy.o schedule.o)
+	@mkdir -p $(@D)
+	$(archive)
+$(O)/tests/torture/torture: $(O)/obj/tests/torture/torture.o $(TEST_ARCHIVES)
+	$(link_program) $(CMOCKA_LIBS) $(DAEMON_LIBS) $(LIBPQ_LIBS) $(LDLIBS)
 
 C_FILES = $(sort $(wildcard lib/*.[ch] daemon/*.[ch] cli/*.[ch] examples/*.[ch] tests/*/*.[ch]))
 SHELL_FILES = $(sort $(wildcard .ci/run lib/*.sh docs/*.sh tests/*.sh tests/*/*.sh examples/*.sh))
