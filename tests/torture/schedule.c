@@ -2,9 +2,6 @@
  * See schedule.h. It must never look at a clock or at anything but its arguments.
  */
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sysexits.h>
 
 #include "schedule.h"
 
@@ -78,7 +75,7 @@ static enum fault_kind pick_kind(uint64_t *state)
 }
 
 /* Every number is drawn for every fault, so that one kind's needs do not shift what follows. */
-static struct fault pick(uint64_t *state, int workers, int daemons)
+struct fault schedule_next(uint64_t *state, int workers, int daemons)
 {
 	struct fault fault = { .kind = pick_kind(state) };
 	int target = below(state, workers * daemons * (workers + daemons));
@@ -98,17 +95,4 @@ static struct fault pick(uint64_t *state, int workers, int daemons)
 	else
 		fault.target = target % (workers + daemons);
 	return fault;
-}
-
-struct fault *schedule_make(uint64_t seed, long faults, int workers, int daemons)
-{
-	struct fault *schedule = calloc((size_t)faults + 1, sizeof(*schedule));
-
-	if (!schedule) {
-		fputs("torture: out of memory\n", stderr);
-		exit(EX_OSERR);
-	}
-	for (long i = 0; i < faults; i++)
-		schedule[i] = pick(&seed, workers, daemons);
-	return schedule;
 }

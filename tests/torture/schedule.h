@@ -40,8 +40,8 @@ struct fault {
 const char *fault_name(enum fault_kind kind);
 const char *fault_meaning(enum fault_kind kind);
 
-/* `faults` of them, to be freed by the caller. */
-struct fault *schedule_make(uint64_t seed, long faults, int workers, int daemons);
+/* The next one; *state begins as the seed. */
+struct fault schedule_next(uint64_t *state, int workers, int daemons);
 
 /* splitmix64: the next of a sequence of numbers. */
 uint64_t random_next(uint64_t *state);

@@ -109,12 +109,22 @@ static struct options parse_options(int argc, char *argv[])
 	return options;
 }
 
-static void list_schedule(const struct fault *schedule, long faults)
+static struct fault next_fault(const struct options *options, uint64_t *state)
 {
-	for (long i = 0; i < faults; i++)
+	return schedule_next(state, options->workers, options->daemons);
+}
+
+static void list_schedule(const struct options *options)
+{
+	uint64_t state = options->seed;
+
+	for (long i = 0; i < options->faults; i++) {
+		struct fault fault = next_fault(options, &state);
+
 		printf("%ld %s target %d for %d ms detail %" PRIu32 ", then %d ms\n", i + 1,
-		       fault_name(schedule[i].kind), schedule[i].target, schedule[i].duration_ms,
-		       schedule[i].detail, schedule[i].pause_ms);
+		       fault_name(fault.kind), fault.target, fault.duration_ms, fault.detail,
+		       fault.pause_ms);
+	}
 }
 
 /* -- the campaign ------------------------------------------------------------------------------- */
@@ -140,27 +150,34 @@ struct counts {
 	long injected[FAULT_KINDS], missed[FAULT_KINDS];
 };
 
-static void inject(struct fleet *fleet, const struct fault *schedule, long faults,
-		   struct counts *counts)
+/* Goes on until so many have hit something. */
+static long inject(struct fleet *fleet, const struct options *options, struct counts *counts)
 {
 	long long due = test_now_ms(), told = due;
+	uint64_t state = options->seed;
+	long injected = 0;
 
-	for (long i = 0; i < faults; i++) {
+	while (injected < options->faults) {
+		struct fault fault = next_fault(options, &state);
+
 		while (test_now_ms() < due)
 			fleet_tend(fleet);
-		if (fleet_hit(fleet, &schedule[i]))
-			counts->injected[schedule[i].kind]++;
-		else
-			counts->missed[schedule[i].kind]++;
-		due = test_now_ms() + schedule[i].pause_ms;
+		if (fleet_hit(fleet, &fault)) {
+			counts->injected[fault.kind]++;
+			injected++;
+		} else {
+			counts->missed[fault.kind]++;
+		}
+		due = test_now_ms() + fault.pause_ms;
 		if (test_now_ms() - told > TELL_MS) {
 			told = test_now_ms();
-			progress("%ld of %ld faults, %ld violations", i + 1, faults,
+			progress("%ld of %ld faults, %ld violations", injected, options->faults,
 				 checker_violations(fleet_checker(fleet)));
 		}
 	}
 	while (test_now_ms() < due)
 		fleet_tend(fleet);
+	return injected;
 }
 
 static void print_counts(const struct counts *counts)
@@ -202,20 +219,17 @@ static void print_figures(PGconn *conn, long long duration_ms)
 int main(int argc, char *argv[])
 {
 	struct options options = parse_options(argc, argv);
-	struct fault *schedule = schedule_make(options.seed, options.faults, options.workers,
-					       options.daemons);
 	struct counts counts = { 0 };
 	long long began = test_now_ms();
 	struct checker *checker;
 	struct fleet *fleet;
 	char seed[24];
 	char *const *logs;
-	long calls, violations, injected = 0;
+	long calls, violations, injected;
 	int n_logs;
 
 	if (options.list) {
-		list_schedule(schedule, options.faults);
-		free(schedule);
+		list_schedule(&options);
 		return EX_OK;
 	}
 	snprintf(seed, sizeof(seed), "%" PRIu64, options.seed);
@@ -226,7 +240,7 @@ int main(int argc, char *argv[])
 	fleet = fleet_start(options.seed, seed, options.workers, options.daemons);
 	checker = fleet_checker(fleet);
 	progress("faults begin");
-	inject(fleet, schedule, options.faults, &counts);
+	injected = inject(fleet, &options, &counts);
 	progress("faults end, the work goes on");
 	fleet_heal(fleet);
 	progress("the workers are killed, what they leave is to be closed");
@@ -237,10 +251,7 @@ int main(int argc, char *argv[])
 	print_counts(&counts);
 	print_figures(checker_connection(checker), test_now_ms() - began);
 	violations = checker_violations(checker);
-	for (int kind = 0; kind < FAULT_KINDS; kind++)
-		injected += counts.injected[kind];
 	fleet_free(fleet);
-	free(schedule);
 	printf("seed %s\ntorture: faults=%ld operations=%ld violations=%ld\n", seed, injected,
 	       calls, violations);
 	return violations ? 1 : EX_OK;
