@@ -69,7 +69,7 @@ struct lease_facts {
 		const char *error_code;
 	} named;
 	bool owner_closed; /* the owner stands on a closed attempt of the run */
-	int32_t last_attempt_no; /* the highest; 0: none */
+	int32_t last_attempt_no; /* the highest; 0: none; looked for when the command has an owner */
 	int32_t losses; /* newest closed attempts without a break that are lease_expired */
 	const char *checkpoint_id; /* the run's current one */
 	/* of the node that the command names */

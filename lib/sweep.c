@@ -47,6 +47,7 @@ struct lease_sweep {
 	enum activity scan; /* the one under way, or IDLE */
 	char cursor[LEASE_ID_MAX + 1];
 	bool page_was_sent;
+	int page_statement; /* its index in the batch */
 	int page_size; /* of the page in flight: the option may change meanwhile */
 	/* the numbers of the newest lists: of the horizon scan, odd; of orphans and deadlines, even */
 	uint32_t pass_list, orphan_list;
@@ -534,8 +535,7 @@ static int scan_take(void *self, int index, PGresult *result, struct lease_error
 	struct lease_sweep *sweep = self;
 	int r = 0;
 
-	/* after BEGIN and the settings */
-	if (index == 2)
+	if (index == sweep->page_statement)
 		r = sweep->scan == SCANNING ? take_page(sweep, result, reterr)
 					    : take_list(sweep, result, reterr);
 	PQclear(result);
@@ -557,6 +557,9 @@ static int scan_next(void *self, struct batch *batch, struct lease_error *reterr
 	batch_add(batch, lease_sql_settings_scan);
 	bind_milliseconds(batch, options->statement_timeout);
 	bind_milliseconds(batch, options->lock_timeout);
+	if (sweep->scan == SCANNING_ORPHANS)
+		batch_add(batch, lease_sql_settings_orphans);
+	sweep->page_statement = batch->n;
 	batch_add(batch, sweep->scan == SCANNING           ? lease_sql_scan_page
 			 : sweep->scan == SCANNING_ORPHANS ? lease_sql_scan_orphans
 							   : lease_sql_scan_deadlines);

@@ -29,8 +29,10 @@ WITH want AS MATERIALIZED (
            error_message = w.error_message
       FROM want w
      WHERE a.run_id = w.run_id
-       AND a.finished_at IS NULL
        AND a.attempt_no = w.attempt_no
+       -- open, as by finished_at IS NULL: so that only the primary key fits, whatever the
+       -- statistics say
+       AND a.outcome IS NULL
        AND CASE WHEN w.owner IS NULL THEN a.lease_expires_at <= clock_timestamp()
                 ELSE a.owner = w.owner END
     RETURNING w.*, a.finished_at, a.lease_expires_at, a.owner AS attempt_owner
@@ -42,7 +44,8 @@ WITH want AS MATERIALIZED (
     UPDATE lease.node_executions e
        SET finished_at = clock_timestamp(), status = c.execution_status
       FROM closed c
-     WHERE e.run_id = c.run_id
+     WHERE e.run_id = ANY ($1::text[])
+       AND e.run_id = c.run_id
        AND e.finished_at IS NULL
        AND e.run_attempt_no = c.attempt_no
     RETURNING e.run_id, e.node_id, e.attempt_no, e.run_attempt_no, e.operation_id, e.status,

@@ -9,9 +9,9 @@ SELECT r.run_id
    AND (r.deadline_at IS NULL OR r.deadline_at > clock_timestamp())
    AND r.cancel_requested_at IS NULL
    AND ($1::text IS NULL OR r.tenant_id = $1::text)
-   AND NOT EXISTS (SELECT FROM lease.run_attempts a
-                    WHERE a.run_id = r.run_id AND a.finished_at IS NULL
-                      AND a.lease_expires_at > clock_timestamp())
+   AND (SELECT a.attempt_no FROM lease.run_attempts a
+         WHERE a.run_id = r.run_id AND a.finished_at IS NULL
+           AND a.lease_expires_at > clock_timestamp()) IS NULL
  ORDER BY r.created_at, r.run_id
  LIMIT 1
    FOR NO KEY UPDATE OF r SKIP LOCKED;

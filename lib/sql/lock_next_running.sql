@@ -7,8 +7,8 @@ SELECT r.run_id
    AND r.cancel_requested_at IS NULL
    AND (r.deadline_at IS NULL OR r.deadline_at > clock_timestamp())
    AND ($1::text IS NULL OR r.tenant_id = $1::text)
-   AND NOT EXISTS (SELECT FROM lease.run_attempts a
-                    WHERE a.run_id = r.run_id AND a.finished_at IS NULL)
+   AND (SELECT a.attempt_no FROM lease.run_attempts a
+         WHERE a.run_id = r.run_id AND a.finished_at IS NULL) IS NULL
  ORDER BY r.run_id
  LIMIT 1
    FOR NO KEY UPDATE OF r SKIP LOCKED;

@@ -11,7 +11,10 @@ SELECT w.ord::int4,
        w.owner IS NOT NULL AND w.attempt_no IS NULL
            AND EXISTS (SELECT FROM lease.run_attempts c
                         WHERE c.run_id = w.run_id AND c.owner = w.owner AND c.finished_at IS NOT NULL),
-       (SELECT max(m.attempt_no) FROM lease.run_attempts m WHERE m.run_id = w.run_id),
+       -- only who may open an attempt needs a number for it
+       CASE WHEN w.owner IS NOT NULL
+            THEN (SELECT max(m.attempt_no) FROM lease.run_attempts m WHERE m.run_id = w.run_id)
+       END,
        (SELECT count(*)::int4
           FROM (SELECT bool_and(l.outcome = $5::text) OVER (ORDER BY l.attempt_no DESC) AS unbroken
                   FROM lease.run_attempts l
@@ -22,5 +25,8 @@ SELECT w.ord::int4,
        r.current_checkpoint_id
   FROM unnest($1::text[], $2::int4[], $3::text[]) WITH ORDINALITY AS w (run_id, attempt_no, owner, ord)
   JOIN lease.runs r ON r.run_id = w.run_id
-  LEFT JOIN lease.run_attempts o ON o.run_id = w.run_id AND o.finished_at IS NULL
+  LEFT JOIN LATERAL (SELECT a.attempt_no, a.owner, a.lease_expires_at
+                       FROM lease.run_attempts a
+                      WHERE a.run_id = w.run_id AND a.finished_at IS NULL
+                      LIMIT 1) o ON true
   LEFT JOIN lease.run_attempts n ON n.run_id = w.run_id AND n.attempt_no = w.attempt_no;

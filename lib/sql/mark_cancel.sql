@@ -12,11 +12,15 @@ WITH marked AS (
     INSERT INTO lease.run_events (kind, run_id, attempt_no, from_status, to_status, owner)
     SELECT 'cancel_requested', m.run_id, a.attempt_no, m.status, m.status, a.owner
       FROM marked m
-      LEFT JOIN lease.run_attempts a ON a.run_id = m.run_id AND a.finished_at IS NULL
+      LEFT JOIN LATERAL (SELECT o.attempt_no, o.owner
+                           FROM lease.run_attempts o
+                          WHERE o.run_id = m.run_id AND o.finished_at IS NULL
+                          LIMIT 1) a ON true
 ), attempts AS (
     UPDATE lease.run_attempts a
        SET cancel_requested_at = m.cancel_requested_at
       FROM marked m
-     WHERE a.run_id = m.run_id AND a.finished_at IS NULL AND a.cancel_requested_at IS NULL
+     WHERE a.run_id = ANY ($1::text[]) AND a.run_id = m.run_id
+       AND a.finished_at IS NULL AND a.cancel_requested_at IS NULL
 )
 SELECT ord::int4 FROM marked;

@@ -18,8 +18,8 @@ WITH want AS MATERIALIZED (
            r.deadline_at, r.cancel_requested_at, w.trace_id
       FROM want w
       JOIN lease.runs r ON r.run_id = w.run_id
-     WHERE NOT EXISTS (SELECT FROM lease.run_attempts a
-                        WHERE a.run_id = w.run_id AND a.finished_at IS NULL)
+     WHERE (SELECT a.attempt_no FROM lease.run_attempts a
+             WHERE a.run_id = w.run_id AND a.finished_at IS NULL) IS NULL
     RETURNING run_id, heartbeat_at, lease_expires_at, deadline_at, cancel_requested_at
 ), moved AS (
     UPDATE lease.runs r

@@ -8,6 +8,6 @@ SELECT r.run_id
    AND r.run_id > $1::text
    AND ($3::bool OR r.cancel_requested_at IS NOT NULL OR r.deadline_at <= clock_timestamp())
    AND NOT EXISTS (SELECT FROM lease.run_attempts a
-                    WHERE a.run_id = r.run_id AND a.finished_at IS NULL)
+                    WHERE a.run_id = r.run_id AND a.finished_at IS NULL AND a.run_id > $1::text)
  ORDER BY r.run_id
  LIMIT $2::int8;

@@ -1,14 +1,16 @@
 -- Settings of one transaction (the third argument of set_config: local to it).
 -- $1 statement_timeout, $2 lock_timeout: milliseconds. $3 lease.notify, on or off; NULL: as the
 -- role's or the database's setting has it.
--- JIT and parallel workers cost more than they bring for statements of this size. Sequential
--- scans, hash and merge joins are off so that rows are reached, and so locked, in the order of the
--- arrays that name them: by run_id, one lock order for all.
+-- JIT and parallel workers cost more than they bring for statements of this size. Sequential and
+-- bitmap scans, hash and merge joins are off so that rows are reached, and so locked, in the order of
+-- the arrays that name them: by run_id, one lock order for all; and the next run in the order of its
+-- index, not by sorting all that wait.
 SELECT pg_catalog.set_config('statement_timeout', $1::text, true),
        pg_catalog.set_config('lock_timeout', $2::text, true),
        pg_catalog.set_config('jit', 'off', true),
        pg_catalog.set_config('max_parallel_workers_per_gather', '0', true),
        pg_catalog.set_config('enable_seqscan', 'off', true),
+       pg_catalog.set_config('enable_bitmapscan', 'off', true),
        pg_catalog.set_config('enable_hashjoin', 'off', true),
        pg_catalog.set_config('enable_mergejoin', 'off', true),
        CASE WHEN $3::text IS NOT NULL

@@ -251,6 +251,125 @@ static void a_renewal_uses_its_index_under_the_servers_own_settings(void **state
 	check_plan(s, "submit", "no settings");
 }
 
+/* -- statistics from before the leases ------------------------------------------------------------ */
+
+/* How many rows all steps of a plan may handle: one that reads an index whole handles far more. */
+struct row_limit {
+	const char *file, *settings, *arguments;
+	int rows;
+};
+
+static const struct row_limit limits[] = {
+	{ "look", NULL, "runs('over'), each_int(null), each(null), 3, 'lease_expired'", 1500 },
+	{ "look", NULL, "runs('over'), each_int(1), each('w'), 0, ''", 1500 },
+	{ "mark_cancel", NULL, "runs('over')", 10000 },
+	{ "close_and_move", NULL,
+	  "runs('over'), each_int(1), each(null), each('lease_expired'), each(null), each(null), "
+	  "each('pending'), array_fill(false, array[50]), each_int(0), each(null), each(null), "
+	  "each('running'), each('lease_expired'), 'running'",
+	  5000 },
+	{ "open_attempts", NULL,
+	  "runs('over'), each_int(2), each('w2'), each_int(1000), each(null), 'running', "
+	  "each('pending')",
+	  20000 },
+	{ "renew", NULL, "'held0007', 1, 'w', 1000", 30 },
+	{ "renew_many", "settings_renewals", "runs('held'), each_int(1), each('w'), each_int(1000)",
+	  10000 },
+	{ "lock_next", NULL, "null", 50 },
+	{ "lock_next_running", NULL, "null", 50 },
+	{ "scan_page", NULL, "'', 5000, 1000", 100000 },
+	{ "scan_orphans", "settings_orphans", "'', 5000, true", 150000 },
+};
+
+/*
+ * 10,000 leases, half of them over, each with an execution under way, that the statistics know
+ * nothing of: the planner believes that the indexes on what is open are empty.
+ */
+static void load_unknown(struct scenario *s, bool analyzed)
+{
+	sql(s->admin, "alter table lease.runs set (autovacuum_enabled = off); "
+		      "alter table lease.run_attempts set (autovacuum_enabled = off); "
+		      "alter table lease.node_executions set (autovacuum_enabled = off)");
+	if (analyzed) {
+		load(s);
+		sql(s->admin, "update lease.run_attempts set finished_at = clock_timestamp(), "
+			      "outcome = 'completed' where outcome is null; "
+			      "update lease.runs set status = 'completed', state_version = 2, "
+			      "finished_at = clock_timestamp() where status = 'running'");
+		sql(s->admin, "vacuum full analyze lease.runs");
+		sql(s->admin, "vacuum full analyze lease.run_attempts");
+		sql(s->admin, "vacuum analyze lease.node_executions");
+	}
+	sql(s->admin,
+	    "insert into lease.runs (run_id, status) "
+	    "select k || to_char(i, 'FM0000'), 'running' "
+	    "from unnest(array['held', 'over']) k, generate_series(1, 5000) i; "
+	    "insert into lease.run_attempts (run_id, attempt_no, owner, lease_expires_at) "
+	    "select run_id, 1, 'w', clock_timestamp() "
+	    " + case when run_id < 'over' then interval '1 h' else interval '0' end "
+	    "from lease.runs where status = 'running'; "
+	    "with n as (insert into lease.nodes (run_id, node_id, state) "
+	    "select run_id, 'n', 'running' from lease.runs where status = 'running') "
+	    "insert into lease.node_executions (run_id, node_id, attempt_no, run_attempt_no, status) "
+	    "select run_id, 'n', 1, 1, 'running' from lease.runs where status = 'running'; "
+	    "insert into lease.runs (run_id, status) values ('an orphan', 'running'), ('p', 'pending')");
+}
+
+static void check_limit(struct scenario *s, const struct row_limit *limit)
+{
+	const char *settings = reads_only(limit->file) ? "settings_scan" : "settings";
+	long long rows;
+
+	sql(s->admin, "execute %s('60000', '60000'%s)", settings,
+	    reads_only(limit->file) ? "" : ", 'off'");
+	if (limit->settings)
+		sql(s->admin, "execute %s", limit->settings);
+	rows = sql_number(s->admin, "select pg_temp.rows_handled($$%s(%s)$$)", limit->file,
+			  limit->arguments);
+	if (rows > limit->rows)
+		fail_msg("lib/sql/%s.sql handles %lld rows, more than %d", limit->file, rows,
+			 limit->rows);
+}
+
+static void check_limits(struct scenario *s, bool analyzed)
+{
+	load_unknown(s, analyzed);
+	each_file(prepare_file, s);
+	sql(s->admin, "create function runs(kind text) returns text[] language sql as "
+		      "$$select array_agg(kind || to_char(i, 'FM0000') order by i) "
+		      "from generate_series(1, 50) i$$; "
+		      "create function each(value text) returns text[] language sql as "
+		      "$$select array_fill(value, array[50])$$; "
+		      "create function each_int(value int) returns int[] language sql as "
+		      "$$select array_fill(value, array[50])$$");
+	sql(s->admin,
+	    "create function pg_temp.rows_handled(statement text) returns int8 language plpgsql as "
+	    "$body$ declare plan jsonb; begin "
+	    "execute 'explain (analyze, format json) execute ' || statement into plan; "
+	    "return (select sum((n->>'Actual Loops')::numeric * ((n->>'Actual Rows')::numeric "
+	    "+ coalesce((n->>'Rows Removed by Filter')::numeric, 0) "
+	    "+ coalesce((n->>'Rows Removed by Join Filter')::numeric, 0))) "
+	    "from jsonb_path_query(plan, 'strict $.**') n where jsonb_typeof(n) = 'object' "
+	    "and n ? 'Actual Rows'); end $body$");
+	for (size_t i = 0; i < LENGTH(limits); i++) {
+		sql(s->admin, "begin");
+		check_limit(s, &limits[i]);
+		/* the attempts that open_attempts needs closed */
+		sql(s->admin,
+		    strcmp(limits[i].file, "close_and_move") == 0 ? "commit" : "rollback");
+	}
+}
+
+static void no_statement_reads_an_index_whole_with_old_statistics(void **state)
+{
+	check_limits(*state, true);
+}
+
+static void no_statement_reads_an_index_whole_without_statistics(void **state)
+{
+	check_limits(*state, false);
+}
+
 /* How many rows the close of attempt `number` of run r gives; `owner` is NULL for a lost one. */
 static long long close_rows(struct scenario *s, int number, const char *owner)
 {
@@ -319,6 +438,8 @@ int main(void)
 		store_test(every_file_is_one_statement_that_the_server_takes),
 		store_test(the_close_repeats_its_whole_guard),
 		store_test_alone(every_statement_uses_its_index),
+		store_test_alone(no_statement_reads_an_index_whole_with_old_statistics),
+		store_test_alone(no_statement_reads_an_index_whole_without_statistics),
 		store_test_alone(a_renewal_uses_its_index_under_the_servers_own_settings),
 	};
 
