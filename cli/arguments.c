@@ -89,7 +89,8 @@ static int print_general_help(const struct command *const *commands)
 		print_option(&common_options[i]);
 	puts("\nExit codes: 0 done, 64 usage, 65 refused, 66 no such run, 69 no connection,\n"
 	     "70 fault of server or program, 71 no memory, 74 output not written, 75 try again,\n"
-	     "77 no permission, 78 wrong configuration or schema.");
+	     "76 lease lost, 77 no permission, 78 wrong configuration or schema; exec: its\n"
+	     "command's, 126 or 127 if that cannot be executed.");
 	return 0;
 }
 

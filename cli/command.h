@@ -71,5 +71,7 @@ extern const struct command command_resume;
 extern const struct command command_explain;
 extern const struct command command_content;
 extern const struct command command_events;
+extern const struct command command_exec;
+extern const struct command command_work;
 
 #endif

@@ -10,6 +10,7 @@
  *	71 system        no memory, no random numbers
  *	74 output        standard output cannot be written
  *	75 temporary     the same command may work in a moment
+ *	76 lease lost    exec alone (worker.h, with 126 and 127)
  *	77 no permission
  *	78 configuration the file, or the schema in the database, is not what is needed
  *

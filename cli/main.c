@@ -26,6 +26,8 @@ static const struct command *const commands[] = {
 	&command_explain,
 	&command_content,
 	&command_events,
+	&command_exec,
+	&command_work,
 	NULL,
 };
 /* clang-format on */

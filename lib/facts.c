@@ -263,6 +263,54 @@ int lease_list_attempts(PGconn *conn, const char *run_id, struct lease_history *
 	return r;
 }
 
+/* -- releases without a break ------------------------------------------------------------------- */
+
+struct releases {
+	const char *run_id;
+	int limit, n;
+};
+
+static void fill_releases(void *self, struct batch *batch)
+{
+	const struct releases *releases = self;
+
+	batch_add(batch, lease_sql_count_releases);
+	bind_text(batch, releases->run_id);
+	bind_text(batch, lease_outcome_name(LEASE_OUTCOME_RETRY_RELEASED));
+	bind_int(batch, releases->limit);
+}
+
+static int take_releases(void *self, int index, const PGresult *result, struct lease_error *reterr)
+{
+	struct releases *releases = self;
+	int r = read_form(result, "i", reterr);
+
+	(void)index;
+	if (r < 0)
+		return r;
+	if (PQntuples(result) != 1)
+		return lease_error_set(reterr, LEASE_E_PROTOCOL, "expected one row");
+	releases->n = (int)read_int(result, 0, 0);
+	return 0;
+}
+
+int lease_count_releases(PGconn *conn, const char *run_id, int limit, int64_t timeout, int *ret,
+			 struct lease_error *reterr)
+{
+	struct releases releases = { .run_id = run_id, .limit = limit };
+	int r = check_id("run_id", run_id, reterr);
+
+	if (r == 0 && (limit < 1 || limit > 1000))
+		r = lease_error_set(reterr, LEASE_E_INVALID,
+				    "limit must be from 1 to 1000, it is %d", limit);
+	if (r == 0)
+		r = exchange_run(conn, (struct exchange){ fill_releases, take_releases, &releases },
+				 effective_timeout(timeout), reterr);
+	if (r == 0)
+		*ret = releases.n;
+	return r;
+}
+
 /* -- where a database stands ------------------------------------------------------------------- */
 
 static void fill_status(const struct reading *reading, struct batch *batch)

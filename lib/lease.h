@@ -490,6 +490,14 @@ LEASE_PUBLIC int lease_list_attempts(PGconn *conn, const char *run_id, struct le
 				     struct lease_error *reterr);
 LEASE_PUBLIC void lease_history_free(struct lease_history *history);
 
+/*
+ * How many of a run's newest closed attempts were released for retry, without a break and counting
+ * to `limit` (1 to 1,000) at most: what a growing delay is made from, with no state but the facts.
+ * A run that is not there has none. One round trip.
+ */
+LEASE_PUBLIC int lease_count_releases(PGconn *conn, const char *run_id, int limit, int64_t timeout,
+				      int *ret, struct lease_error *reterr);
+
 /* -- the whole story of a run ------------------------------------------------------------------ */
 
 struct lease_execution {
