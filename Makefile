@@ -93,22 +93,25 @@ TEST_PROGRAMS := $(patsubst $(O)/obj/%.o,$(O)/%,$(TEST_OBJECTS))
 BENCH := $(if $(BENCH_OBJECTS),$(O)/tests/bench/bench)
 TORTURE := $(if $(TORTURE_OBJECTS),$(addprefix $(O)/tests/torture/,torture torture-worker))
 
+# Tests may be shell scripts, too.
+TEST_SCRIPTS := $(patsubst tests/%.sh,$(O)/tests/%,$(sort $(wildcard tests/*/test_*.sh)))
+
 # TESTS='store/test_x daemon' picks single programs and whole folders.
-ALL_TESTS := $(patsubst $(O)/tests/%,%,$(TEST_PROGRAMS))
+ALL_TESTS := $(patsubst $(O)/tests/%,%,$(TEST_PROGRAMS) $(TEST_SCRIPTS))
 PICKED_TESTS := $(if $(TESTS),$(foreach t,$(TESTS),$(or $(filter $(t) $(t)/%,$(ALL_TESTS)),\
 	$(error TESTS: there is no test "$(t)"; there are: $(ALL_TESTS)))),$(ALL_TESTS))
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all lib daemon cli examples tests demo check bench torture demo-run check-run bench-run \
-	torture-run format lint install uninstall clean help FORCE
+.PHONY: all lib daemon cli examples tests demo check bench torture service-check demo-run check-run \
+	bench-run torture-run format lint install uninstall clean help FORCE
 
 all: lib daemon cli examples	## library, daemon, command line and examples (the default)
 lib: $(LIBRARY)
 daemon: $(DAEMON)
 cli: $(CLI)
 examples: $(EXAMPLES)
-tests: all $(TEST_PROGRAMS) $(BENCH) $(TORTURE)	## build the test programs and the bench, run nothing
+tests: all $(TEST_PROGRAMS) $(TEST_SCRIPTS) $(BENCH) $(TORTURE)	## build the test programs and the bench, run nothing
 
 # The packages are looked for only by the second make, after prepare.sh brought them.
 demo check bench torture:
@@ -119,6 +122,9 @@ demo:	## install what is missing, build, and watch a killed worker's run being f
 check:	## install what is missing, build, and run all tests (TESTS='store/test_x' for some)
 bench:	## the same for the measurements; writes bench.json into the build folder
 torture:	## the same for the fault campaign: FAULTS=1000, SEED (a new one each time)
+
+service-check:	## only the installed service under a systemd of its own (as root)
+	@LEASE_REQUIRE_SERVICE_TESTS=1 $(MAKE) --no-print-directory check TESTS=service
 
 demo-run: all
 	@LEASE_BUILD='$(abspath $(O))' LEASE_SOURCE='$(CURDIR)' exec bash examples/demo.sh
@@ -192,6 +198,15 @@ $(EXAMPLES): $(O)/examples/%: $(O)/obj/examples/%.o $(O)/liblease.a
 TEST_ARCHIVES := $(addprefix $(O)/,tests/torture.a tests/support.a tests/cli.a obj/daemon.a liblease.a)
 $(TEST_PROGRAMS): $(O)/tests/%: $(O)/obj/tests/%.o $(TEST_ARCHIVES)
 	$(link_program) $(CMOCKA_LIBS) $(DAEMON_LIBS) $(LIBPQ_LIBS) $(LDLIBS)
+$(TEST_SCRIPTS): $(O)/tests/%: tests/%.sh
+	@mkdir -p $(@D)
+	@$(INSTALL) -m 755 $< $@
+# What `make install` puts on a machine; made anew each time, because it is quick.
+$(O)/tests/service/test_installed: | $(O)/tests/service/tree
+.PHONY: $(O)/tests/service/tree
+$(O)/tests/service/tree: all
+	@rm -rf '$@'
+	@$(MAKE) --no-print-directory install DESTDIR='$(abspath $@)' PREFIX=/usr >/dev/null 2>&1
 $(O)/tests/bench/bench: $(BENCH_OBJECTS) $(TEST_ARCHIVES)
 	$(link_program) $(CMOCKA_LIBS) $(DAEMON_LIBS) $(LIBPQ_LIBS) -lm $(LDLIBS)
 
@@ -272,8 +287,8 @@ clean:	## remove the build folder
 	rm -rf '$(BUILD)'
 
 help:	## this list
-	@sed -n 's/^\([a-z]*\):[^#]*##* *\(.*\)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
-		awk -F'|' '$$2 != "" { printf "%-12s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):[^#]*##* *\(.*\)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
+		awk -F'|' '$$2 != "" { printf "%-14s %s\n", $$1, $$2 }'
 	@echo "  variables: BUILD, SANITIZE=address,undefined, WERROR=1, TESTS, CC, CFLAGS, LDFLAGS, PREFIX, DESTDIR"
 
 -include $(ALL_OBJECTS:.o=.d)

@@ -29,6 +29,8 @@ needs=(
 	'libsystemd-dev known libsystemd'
 	'libcmocka-dev known cmocka'
 	'postgresql bash "$here/cluster.sh" bindir'
+	'systemd test -x /lib/systemd/systemd && command -v systemd-analyze'
+	'iproute2 command -v ip || test -x /sbin/ip'
 )
 
 find_missing() {
