@@ -205,8 +205,9 @@ $(TEST_SCRIPTS): $(O)/tests/%: tests/%.sh
 $(O)/tests/service/test_installed: | $(O)/tests/service/tree
 .PHONY: $(O)/tests/service/tree
 $(O)/tests/service/tree: all
-	@rm -rf '$@'
-	@$(MAKE) --no-print-directory install DESTDIR='$(abspath $@)' PREFIX=/usr >/dev/null 2>&1
+	@mkdir -p $(@D) && rm -rf '$@'
+	@$(MAKE) --no-print-directory install DESTDIR='$(abspath $@)' PREFIX=/usr \
+		>'$@.log' 2>&1 || { cat '$@.log' >&2; exit 1; }
 $(O)/tests/bench/bench: $(BENCH_OBJECTS) $(TEST_ARCHIVES)
 	$(link_program) $(CMOCKA_LIBS) $(DAEMON_LIBS) $(LIBPQ_LIBS) -lm $(LDLIBS)
 

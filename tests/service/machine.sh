@@ -51,7 +51,7 @@ hold() {
 		unshare --fork --kill-child --pid --mount --uts --ipc --net --cgroup \
 		--propagation private -- bash "$me" _enter "$dir" "$@" </dev/null >"$dir/console" 2>&1 &
 	machine=$!
-	(cat >/dev/null && kill -KILL "$machine") <&3 2>/dev/null &
+	(while read -r _; do :; done && kill -KILL "$machine") <&3 2>/dev/null &
 	watcher=$!
 	wait "$machine" 2>/dev/null || true
 	touch "$dir/ended"
