@@ -134,6 +134,8 @@ static enum lease_advice advice_for(const char *sqlstate)
 		{ "08", LEASE_ADVICE_RECONNECT }, /* connection exception */
 		{ "57P", LEASE_ADVICE_RECONNECT }, /* shutdown, crash, cannot connect now */
 		{ "25006", LEASE_ADVICE_RECONNECT }, /* read-only: another host may be writable */
+		{ "25P03", LEASE_ADVICE_RECONNECT }, /* idle in transaction for too long */
+		{ "25P04", LEASE_ADVICE_RECONNECT }, /* transaction_timeout */
 		{ "22", LEASE_ADVICE_SPLIT }, /* data exception */
 		{ "23", LEASE_ADVICE_SPLIT }, /* integrity constraint */
 		{ "P0", LEASE_ADVICE_SPLIT }, /* raised by a trigger */

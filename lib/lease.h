@@ -20,7 +20,9 @@
  *   connection serves one thread at a time; there is no global state.
  * - `timeout` is how long a call may take in all. Half of it is set as statement_timeout on the
  *   server and a third as lock_timeout, so that a slow server or a lock mostly ends as LEASE_E_SERVER
- *   on a connection that stays usable; after LEASE_E_TIMEOUT the connection must be closed.
+ *   on a connection that stays usable; after LEASE_E_TIMEOUT the connection must be closed. Half of
+ *   it is idle_in_transaction_session_timeout too: a caller that is stopped within a call, or whose
+ *   network is gone, holds up nobody for longer; its session is then closed by the server.
  * - All durations are microseconds (LEASE_SECOND is one million of them). All times are
  *   microseconds since 1970-01-01 00:00 UTC by the *database's* clock; LEASE_TIME_NONE stands for
  *   SQL NULL. The one exception is `local_end`, see struct lease_grant.
@@ -589,7 +591,7 @@ LEASE_PUBLIC int lease_check_database(PGconn *conn, int64_t timeout, struct leas
 struct lease_sweep_options {
 	int64_t interval; /* from one horizon scan to the next; a ceiling, see below */
 	int64_t orphan_interval; /* from one look for orphans and passed deadlines to the next */
-	int64_t statement_timeout; /* set in each transaction */
+	int64_t statement_timeout; /* set in each transaction, for being idle in it as well */
 	int64_t lock_timeout; /* set in each transaction */
 	int batch_size; /* runs closed in one transaction */
 	int scan_page; /* open attempts read by one statement */

@@ -18,10 +18,12 @@ static void assert_as_found(PGconn *conn)
 	assert_int_equal(PQtransactionStatus(conn), PQTRANS_IDLE);
 	assert_int_equal(PQpipelineStatus(conn), PQ_PIPELINE_OFF);
 	assert_int_equal(PQisnonblocking(conn), 0);
-	assert_sql(conn, "0 0 on on",
-		   "select concat_ws(' ', current_setting('statement_timeout'), "
-		   "current_setting('lock_timeout'), current_setting('jit'), "
-		   "current_setting('enable_seqscan'))");
+	assert_sql(
+		conn, "0 0 0 on on",
+		"select concat_ws(' ', current_setting('statement_timeout'), "
+		"current_setting('lock_timeout'), "
+		"current_setting('idle_in_transaction_session_timeout'), current_setting('jit'), "
+		"current_setting('enable_seqscan'))");
 }
 
 #define assert_failure(number, state, advice, call)                                                \
@@ -677,6 +679,36 @@ static void a_server_that_is_silent_times_out(void **state)
 	proxy_close(&proxy);
 }
 
+/*
+ * Stopped, or its network gone, with the run's lock in hand and the transaction open: no end of the
+ * connection tells the server, and a reconciler passes over what is locked.
+ */
+static void a_caller_that_falls_silent_within_a_call_holds_up_nobody(void **state)
+{
+	struct scenario *s = *state;
+	struct lease_token token = take_run(s, "r", "w");
+	struct lease_finish end = { .token = &token,
+				    .status = LEASE_RUN_COMPLETED,
+				    .timeout = LEASE_SECOND };
+	struct lease_sweep_figures figures = { 0 };
+	struct proxy proxy;
+	PGconn *conn;
+
+	proxy_open(&proxy, s);
+	conn = test_connect(proxy.conninfo);
+	proxy_arm(&proxy, CUT_SILENCE, 1);
+	assert_failure(LEASE_E_TIMEOUT, "", LEASE_ADVICE_RECONNECT,
+		       lease_set_terminal_status(conn, &end, NULL, &last_error));
+	end_lease(s, "r");
+	/* the connection stays: here nobody closes it, as nobody does for a machine that is gone */
+	for (long long until = test_now_ms() + TEST_PATIENCE_MS;
+	     figures.closed == 0 && test_now_ms() < until;)
+		assert_granted(reconcile(s->other, LEASE_POLICY_REQUEUE, 0, &figures));
+	assert_run(s, "r", "pending v3 | 1 w lease_expired worker_lease_expired");
+	PQfinish(conn);
+	proxy_close(&proxy);
+}
+
 /* -- an answer of another form ------------------------------------------------------------------------------------- */
 
 struct odd_operation {
@@ -763,6 +795,7 @@ int main(void)
 		store_test(a_claim_of_the_next_run_whose_answer_is_lost),
 		store_test(a_sweep_whose_commit_is_not_acknowledged_looks_again),
 		store_test(a_server_that_is_silent_times_out),
+		store_test(a_caller_that_falls_silent_within_a_call_holds_up_nobody),
 		store_test(an_odd_answer_to_a_batch_that_commits_leaves_the_outcome_unknown),
 		store_test(no_verb_needs_its_error_or_its_change),
 	};

@@ -495,7 +495,8 @@ struct passage {
 	int client, server;
 	struct stream out, back;
 	bool started; /* the startup packet, which has no type byte, is through */
-	bool silent; /* answers are thrown away */
+	bool silent; /* answers are thrown away, and the server's end is not passed on */
+	bool ended; /* the server's side, in silence */
 };
 
 static bool write_all(int fd, const char *bytes, size_t n)
@@ -614,7 +615,7 @@ static void pass_connection(struct passage *p)
 {
 	while (!atomic_load(&p->proxy->stop)) {
 		struct pollfd fds[2] = { { .fd = p->client, .events = POLLIN },
-					 { .fd = p->server, .events = POLLIN } };
+					 { .fd = p->ended ? -1 : p->server, .events = POLLIN } };
 
 		if (poll(fds, 2, 20) <= 0)
 			continue;
@@ -622,7 +623,8 @@ static void pass_connection(struct passage *p)
 			return;
 		if (!fds[1].revents)
 			continue;
-		if (!read_more(p->server, &p->back))
+		p->ended = !read_more(p->server, &p->back);
+		if (p->ended && !p->silent)
 			return;
 		if (!p->silent && !write_all(p->client, p->back.bytes, p->back.n))
 			return;

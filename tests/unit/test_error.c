@@ -42,6 +42,8 @@ static void advice_for_other_classes(void **state)
 	assert_advice(LEASE_ADVICE_RECONNECT, "08006"); /* connection failure */
 	assert_advice(LEASE_ADVICE_RECONNECT, "08P01"); /* protocol violation */
 	assert_advice(LEASE_ADVICE_RECONNECT, "25006"); /* read-only transaction */
+	assert_advice(LEASE_ADVICE_RECONNECT, "25P03"); /* idle in transaction */
+	assert_advice(LEASE_ADVICE_RECONNECT, "25P04"); /* transaction_timeout */
 	assert_advice(LEASE_ADVICE_SPLIT, "22001"); /* string too long */
 	assert_advice(LEASE_ADVICE_SPLIT, "23514"); /* check violation */
 	assert_advice(LEASE_ADVICE_SPLIT, "23001"); /* restrict violation: the guards */
