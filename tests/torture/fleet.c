@@ -17,6 +17,7 @@
 enum {
 	INTERVAL_MS = 1000, /* of the daemons' scans */
 	TEND_MS = 10,
+	LINES = 20, /* of the server's log, at most */
 	STORIES = 10, /* told in full; of further ones the finding alone */
 	STOP_MS = 5000, /* longest time from SIGTERM to a daemon's end */
 };
@@ -395,6 +396,7 @@ static void judge_server_log(struct fleet *fleet)
 {
 	static const char *const wrong[] = { "22", "23", "42", "0A", "40P01", "XX" };
 	char *path = text_of("%s/log", fleet->cluster.folder), *log = read_file(path), *next;
+	int n = 0;
 
 	for (char *line = log; line && *line; line = next) {
 		next = strchr(line, '\n');
@@ -403,7 +405,7 @@ static void judge_server_log(struct fleet *fleet)
 		if (!strstr(line, "ERROR:") && !strstr(line, "PANIC:"))
 			continue;
 		for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
-			if (strncmp(line, wrong[i], strlen(wrong[i])) == 0)
+			if (strncmp(line, wrong[i], strlen(wrong[i])) == 0 && n++ < LINES)
 				checker_report(fleet->checker, "server log", NULL, line);
 	}
 	free(log);

@@ -255,7 +255,6 @@ static void serve(struct torture_proxy *proxy, struct pollfd *fds)
 	long long now = test_now_ms(), wake_at = now + 1000;
 	nfds_t n = 1 + (nfds_t)proxy->n_routes;
 
-	see_to_routes(proxy, now);
 	fds[0] = (struct pollfd){ .fd = proxy->wake[0], .events = POLLIN };
 	for (int i = 0; i < proxy->n_routes; i++) {
 		fds[1 + i] = (struct pollfd){ .fd = proxy->routes[i].listener, .events = POLLIN };
@@ -273,6 +272,8 @@ static void serve(struct torture_proxy *proxy, struct pollfd *fds)
 	poll(fds, n, wake_at > now ? (int)(wake_at - now) : 0);
 	pthread_mutex_lock(&proxy->lock);
 	now = test_now_ms();
+	/* what was asked for before the data came holds for the data */
+	see_to_routes(proxy, now);
 	n = 1 + (nfds_t)proxy->n_routes;
 	for (int i = 0; i < CONNECTIONS; i++, n += 2)
 		if (proxy->connections[i].route >= 0)
