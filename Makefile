@@ -9,7 +9,7 @@ VERSION := 0.1.0
 # The library's binary interface: raise LIBRARY_MINOR with every added symbol, LIBRARY_MAJOR
 # (and the node in lib/lease.map) only when a program built before would break.
 LIBRARY_MAJOR := 1
-LIBRARY_MINOR := 1
+LIBRARY_MINOR := 2
 
 BUILD ?= build
 SANITIZE ?=

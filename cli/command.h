@@ -73,5 +73,9 @@ extern const struct command command_content;
 extern const struct command command_events;
 extern const struct command command_exec;
 extern const struct command command_work;
+extern const struct command command_release;
+extern const struct command command_runs;
+extern const struct command command_sweep;
+extern const struct command command_audit;
 
 #endif

@@ -201,6 +201,67 @@ static int target_from_config(const struct connection_source *source, struct tar
 	return r;
 }
 
+int connection_list(const struct connection_source *source, char ***ret, size_t *ret_n)
+{
+	struct config *config = NULL;
+	struct config_error error;
+	char **names;
+	int r = 0;
+
+	if (source->config && !source->database)
+		r = config_load(source->config, &config, &error);
+	if (r < 0)
+		return fail(-r, "%s", error.message);
+	*ret_n = config ? config->databases_count : 1;
+	*ret = names = xcalloc(*ret_n, sizeof(*names));
+	for (size_t i = 0; config && i < *ret_n; i++)
+		names[i] = xstrdup(config->databases[i].name);
+	config_free(config);
+	return 0;
+}
+
+void connection_free_names(char **names, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		free(names[i]);
+	free(names);
+}
+
+static enum lease_policy policy_of(enum config_policy policy)
+{
+	switch (policy) {
+	case CONFIG_POLICY_RECORD:
+		return LEASE_POLICY_RECORD;
+	case CONFIG_POLICY_FAIL:
+		return LEASE_POLICY_FAIL;
+	case CONFIG_POLICY_REQUEUE:
+		break;
+	}
+	return LEASE_POLICY_REQUEUE;
+}
+
+int connection_policy(const struct connection_source *source, enum lease_policy *ret_policy,
+		      int *ret_max_lease_losses)
+{
+	const struct config_database *database = NULL;
+	struct config *config = NULL;
+	struct config_error error;
+	int r;
+
+	if (!source->config)
+		return 0;
+	r = config_load(source->config, &config, &error);
+	if (r < 0)
+		return fail(-r, "%s", error.message);
+	r = choose_database(source, config, &database);
+	if (database) {
+		*ret_policy = policy_of(database->sweep.policy);
+		*ret_max_lease_losses = database->sweep.max_lease_losses;
+	}
+	config_free(config);
+	return r;
+}
+
 /* -- connecting ------------------------------------------------------------------------------- */
 
 /* Whether conninfo, environment or a service may say how long connecting takes. */

@@ -9,6 +9,9 @@
 #define LEASE_CLI_CONNECTION_H
 
 #include <libpq-fe.h>
+#include <stddef.h>
+
+#include "lease.h"
 
 struct connection_source {
 	const char *dbname; /* a connection string, a URI or a name; NULL: as libpq does */
@@ -27,5 +30,16 @@ enum connection_use {
  * on standard error. Notices of the server are dropped.
  */
 int connection_open(const struct connection_source *source, enum connection_use use, PGconn **ret);
+
+/*
+ * The names of the databases that --config gives, each for source->database; one NULL where there
+ * is but one to choose. 0, or an exit code after one line. Freed by connection_free_names.
+ */
+int connection_list(const struct connection_source *source, char ***ret, size_t *ret_n);
+void connection_free_names(char **names, size_t n);
+
+/* The policy that the daemon follows in the database, from --config; untouched without. */
+int connection_policy(const struct connection_source *source, enum lease_policy *ret_policy,
+		      int *ret_max_lease_losses);
 
 #endif

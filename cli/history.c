@@ -81,7 +81,7 @@ static void write_json(const struct output *output, const struct lease_history *
 
 /* -- for people ------------------------------------------------------------------------------- */
 
-static enum style status_style(enum lease_run_status status)
+enum style status_style(enum lease_run_status status)
 {
 	switch (status) {
 	case LEASE_RUN_COMPLETED:

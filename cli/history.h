@@ -8,6 +8,9 @@
 #include "lease.h"
 #include "output.h"
 
+/* The colour of a run's status. */
+enum style status_style(enum lease_run_status status);
+
 /* The members "now", "run" and "attempts" of an object that is begun. */
 void history_write_members(struct json *json, const struct lease_history *history);
 void history_print_run(const struct output *output, const struct lease_history *history);

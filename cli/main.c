@@ -18,16 +18,20 @@
 /* clang-format off */
 static const struct command *const commands[] = {
 	&command_migrate,
-	&command_status,
-	&command_history,
 	&command_submit,
 	&command_cancel,
 	&command_resume,
-	&command_explain,
-	&command_content,
-	&command_events,
+	&command_release,
 	&command_exec,
 	&command_work,
+	&command_status,
+	&command_runs,
+	&command_history,
+	&command_explain,
+	&command_events,
+	&command_content,
+	&command_sweep,
+	&command_audit,
 	NULL,
 };
 /* clang-format on */

@@ -26,7 +26,9 @@ static const char *refusal_text(int refusal)
 	case LEASE_ILLEGAL:
 		return "its status does not allow that ('leasectl history' shows it)";
 	case LEASE_NOT_OWNER:
+		return "it has no such attempt of this owner";
 	case LEASE_EXPIRED:
+		return "the attempt is over: its lease ran out, or it was closed";
 	case LEASE_OPERATION_CONFLICT:
 		break;
 	}

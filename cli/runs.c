@@ -1,5 +1,5 @@
 /*
- * leasectl submit, cancel, resume - what applications and operators do with a run.
+ * leasectl submit, cancel, resume, release - what applications and operators do with a run.
  *
  * Must never: change a run by other means than liblease's verbs.
  */
@@ -209,4 +209,102 @@ const struct command command_resume = {
 	.options = change_options,
 	.n_options = sizeof(change_options) / sizeof(change_options[0]),
 	.run = run_resume,
+};
+
+/* -- release ---------------------------------------------------------------------------------- */
+
+enum { RELEASE_ATTEMPT, RELEASE_OWNER, RELEASE_DELAY, RELEASE_ERROR, RELEASE_MESSAGE };
+
+static const struct option release_options[] = {
+	[RELEASE_ATTEMPT] = { "attempt", 0, OPTION_NUMBER, "N",
+			      "the attempt's number; without it LEASE_ATTEMPT_NO" },
+	[RELEASE_OWNER] = { "owner", 0, OPTION_TEXT, "OWNER",
+			    "its whole owner ('leasectl history --json'); without it LEASE_OWNER" },
+	[RELEASE_DELAY] = { "delay", 0, OPTION_DURATION, "DURATION",
+			    "nobody claims the run before" },
+	[RELEASE_ERROR] = { "error", 0, OPTION_TEXT, "CODE", "why: the attempt's error code" },
+	[RELEASE_MESSAGE] = { "message", 0, OPTION_TEXT, "TEXT", "the same in words" },
+};
+
+/* The attempt's number out of the environment; 0: there is none. */
+static int64_t attempt_no_of_environment(void)
+{
+	const char *text = getenv("LEASE_ATTEMPT_NO");
+	char *end;
+	long long number = text ? strtoll(text, &end, 10) : 0;
+
+	return text && *text && !*end && number > 0 ? number : 0;
+}
+
+/* The fencing token, of the options or of the environment that exec and work make. */
+static int find_token(const struct context *context, struct lease_token *ret)
+{
+	const struct option_value *values = context->values;
+	const char *environment_run = getenv("LEASE_RUN_ID");
+	const char *run_id = context->n_words > 0 ? context->words[0] : environment_run;
+	const char *owner = values[RELEASE_OWNER].text;
+	int64_t attempt_no = values[RELEASE_ATTEMPT].number;
+
+	if (!run_id)
+		return fail(EX_USAGE, "release: RUN is missing, and LEASE_RUN_ID is not set");
+	/* another run's token would be no good */
+	if (environment_run && strcmp(run_id, environment_run) == 0) {
+		owner = owner ? owner : getenv("LEASE_OWNER");
+		attempt_no = attempt_no ? attempt_no : attempt_no_of_environment();
+	}
+	if (!owner || !attempt_no)
+		return fail(EX_USAGE, "release: whose lease? Give --attempt and --owner "
+				      "('leasectl history --json' shows them)");
+	if (attempt_no > INT32_MAX)
+		return fail(EX_USAGE, "--attempt: %" PRId64 " is no attempt's number", attempt_no);
+	if (strlen(run_id) > LEASE_ID_MAX || strlen(owner) > LEASE_ID_MAX)
+		return fail(EX_USAGE, "release: run and owner have at most %d bytes", LEASE_ID_MAX);
+	*ret = (struct lease_token){ .attempt_no = (int32_t)attempt_no };
+	strcpy(ret->run_id, run_id);
+	strcpy(ret->owner, owner);
+	return 0;
+}
+
+static int run_release(struct context *context)
+{
+	const struct option_value *values = context->values;
+	struct lease_release release = { .delay = values[RELEASE_DELAY].number,
+					 .error_code = values[RELEASE_ERROR].text,
+					 .error_message = values[RELEASE_MESSAGE].text };
+	struct lease_change change;
+	struct lease_error error;
+	PGconn *conn;
+	int r = find_token(context, &release.token);
+
+	if (r == 0)
+		r = connection_open(&context->source, CONNECTION_WRITE, &conn);
+	if (r)
+		return r;
+	r = lease_release_lease_for_retry(conn, &release, &change, &error);
+	if (r < 0)
+		r = fail_with_error("cannot release", &error);
+	else if (r > 0)
+		r = refuse(&context->output, release.token.run_id, r);
+	else
+		print_change(&context->output, release.token.run_id,
+			     change.changed ? "released for retry, pending"
+					    : "had been released already",
+			     &change);
+	PQfinish(conn);
+	return r;
+}
+
+const struct command command_release = {
+	.name = "release",
+	.summary = "give a run back for another attempt",
+	.words = "[RUN]",
+	.max_words = 1,
+	.description =
+		"Closes an open attempt as retry_released; the run is pending again. Only under the\n"
+		"attempt's own lease, while that holds: the fencing token says whose it is. Within a\n"
+		"command of 'leasectl exec' or 'work' run, attempt and owner are known from the\n"
+		"environment; there, ending with exit code 75 does the same.",
+	.options = release_options,
+	.n_options = sizeof(release_options) / sizeof(release_options[0]),
+	.run = run_release,
 };

@@ -580,6 +580,79 @@ LEASE_PUBLIC int lease_read_status(PGconn *conn, struct lease_status *ret,
 				   struct lease_error *reterr);
 
 /*
+ * What happened after an event: `event_id` is the newest one that is visible, to ask from there on
+ * the next time; INT64_MAX asks for nothing but that. For rates, not for counting: transactions in
+ * progress may add events below it.
+ */
+struct lease_activity {
+	int64_t now;
+	int64_t event_id; /* 0: there is none */
+	int64_t submitted, opened; /* runs, attempts */
+	int64_t closed[LEASE_OUTCOME_LEASE_EXPIRED + 1]; /* attempts by outcome */
+};
+
+LEASE_PUBLIC int lease_read_activity(PGconn *conn, int64_t after_event_id,
+				     struct lease_activity *ret, struct lease_error *reterr);
+
+/* Which runs to list: those that fit all of it. Zeroed, with a limit, it fits all. */
+struct lease_run_filter {
+	unsigned statuses; /* bits 1 << enum lease_run_status; 0: all */
+	const char *tenant_id, *error_code; /* NULL: any */
+	const char *
+		owner; /* of the open attempt: all of it or what stands before the UUID; NULL: any */
+	int64_t created_within; /* the last so many microseconds; 0: ever */
+	bool expired; /* only those with an open attempt whose lease is over */
+	const char *after; /* only those that come after this run; NULL: from the newest on */
+	int limit; /* 1 to 100,000 */
+};
+
+struct lease_run_entry {
+	struct lease_run run; /* without plan_version and terminal_error_message */
+	int32_t attempts, losses; /* losses: those that ended as lease_expired */
+	int32_t open_attempt_no; /* 0: none */
+	char owner[LEASE_ID_MAX + 1]; /* of the open attempt; "": none */
+	int64_t lease_expires_at; /* LEASE_TIME_NONE: none */
+};
+
+struct lease_run_list {
+	struct lease_run_entry *runs; /* the newest first */
+	size_t n;
+	int64_t now; /* database time of the reading; 0 where n is 0 */
+};
+
+/* The list belongs to the caller. Unfinished runs are found by index; finished ones are all read. */
+LEASE_PUBLIC int lease_list_runs(PGconn *conn, const struct lease_run_filter *filter,
+				 struct lease_run_list **ret, struct lease_error *reterr);
+LEASE_PUBLIC void lease_run_list_free(struct lease_run_list *list);
+
+/* A run, or a node of one, that its facts do not explain. */
+struct lease_unexplained {
+	char run_id[LEASE_ID_MAX + 1];
+	char node_id[LEASE_ID_MAX + 1]; /* "": the run's own status */
+	int32_t newest_no; /* its newest attempt, the node's newest execution; 0: none */
+	char *status; /* the run's, or the node's state */
+	char *newest_outcome; /* of that attempt, or the execution's status; NULL: open, none */
+	char *reason;
+};
+
+struct lease_audit_page {
+	char last_run_id[LEASE_ID_MAX + 1]; /* "": the page is empty */
+	int64_t runs; /* in the page; fewer than the limit: it is the last one */
+	int64_t legacy; /* of these, without attempts, and nothing says how they got where they are */
+	struct lease_unexplained *unexplained; /* by run_id; must be none */
+	size_t n;
+};
+
+/*
+ * Looks at `limit` (1 to 100,000) runs that come after run_id `after` (NULL or "": from the
+ * beginning), in order of run_id, for such whose status their attempts do not explain. The page
+ * belongs to the caller.
+ */
+LEASE_PUBLIC int lease_read_audit(PGconn *conn, const char *after, int limit,
+				  struct lease_audit_page **ret, struct lease_error *reterr);
+LEASE_PUBLIC void lease_audit_page_free(struct lease_audit_page *page);
+
+/*
  * Checks what a program needs before it works on a connection: a writable primary
  * (LEASE_E_READ_ONLY) and schema `lease` in version LEASE_SCHEMA_VERSION (LEASE_E_SCHEMA; the
  * message says what to do).
@@ -712,6 +785,15 @@ LEASE_PUBLIC int lease_reconcile_expired_leases(PGconn *conn,
 						const struct lease_sweep_callbacks *callbacks,
 						struct lease_sweep_figures *ret,
 						struct lease_error *reterr);
+
+/*
+ * What a sweep would write at this moment, under `policy` and `max_lease_losses` of the options:
+ * `callbacks->closed` is called for each run, `closed_at` is when it was looked at. Locks nothing
+ * and writes nothing; the decisions are those of the reconciler. `ret_n` (may be NULL): how many.
+ */
+LEASE_PUBLIC int lease_preview_sweep(PGconn *conn, const struct lease_sweep_options *options,
+				     const struct lease_sweep_callbacks *callbacks, int64_t *ret_n,
+				     struct lease_error *reterr);
 
 #ifdef __cplusplus
 }

@@ -42,14 +42,24 @@ HELPER int end_cluster(void **state)
 	return 0;
 }
 
-HELPER int begin_test(void **state)
+HELPER int begin(void **state, int (*open)(void **state))
 {
-	int r = scenario_open(state);
+	int r = open(state);
 
 	s = *state;
 	folder = test_tmpdir();
 	through = NULL;
 	return r;
+}
+
+HELPER int begin_test(void **state)
+{
+	return begin(state, scenario_open);
+}
+
+HELPER int begin_test_alone(void **state)
+{
+	return begin(state, scenario_open_alone);
 }
 
 /* Whether the database lets anybody in. */
@@ -79,6 +89,9 @@ HELPER int end_test(void **state)
 }
 
 #define worker_test(function) cmocka_unit_test_setup_teardown(function, begin_test, end_test)
+/* One that changes the schema. */
+#define worker_test_alone(function)                                                                \
+	cmocka_unit_test_setup_teardown(function, begin_test_alone, end_test)
 
 /* leasectl with these words; a NULL ends them. The command finds the folder as $D. */
 HELPER void start_words(struct process *process, const char *const words[])

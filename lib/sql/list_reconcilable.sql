@@ -1,0 +1,26 @@
+-- Runs that a reconciler would look at now, after run_id $1, at most $2: open attempts whose lease is
+-- over, running runs without an open attempt, passed deadlines; each by its own partial index.
+SELECT c.run_id
+  FROM ((SELECT a.run_id
+           FROM lease.run_attempts a
+          WHERE a.finished_at IS NULL AND a.run_id > $1::text
+            AND a.lease_expires_at <= clock_timestamp()
+          ORDER BY a.run_id
+          LIMIT $2::int8)
+        UNION
+        (SELECT r.run_id
+           FROM lease.runs r
+          WHERE r.status = 'running' AND r.run_id > $1::text
+            AND NOT EXISTS (SELECT FROM lease.run_attempts a
+                             WHERE a.run_id = r.run_id AND a.finished_at IS NULL)
+          ORDER BY r.run_id
+          LIMIT $2::int8)
+        UNION
+        (SELECT r.run_id
+           FROM lease.runs r
+          WHERE r.status IN ('pending', 'waiting') AND r.deadline_at IS NOT NULL
+            AND r.deadline_at <= (SELECT clock_timestamp()) AND r.run_id > $1::text
+          ORDER BY r.run_id
+          LIMIT $2::int8)) c
+ ORDER BY c.run_id
+ LIMIT $2::int8;
