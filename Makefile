@@ -103,8 +103,8 @@ PICKED_TESTS := $(if $(TESTS),$(foreach t,$(TESTS),$(or $(filter $(t) $(t)/%,$(A
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all lib daemon cli examples tests demo check bench torture service-check demo-run check-run \
-	bench-run torture-run format lint install uninstall clean help FORCE
+.PHONY: all lib daemon cli examples tests demo check bench torture model service-check demo-run \
+	check-run bench-run torture-run model-run format lint install uninstall clean help FORCE
 
 all: lib daemon cli examples	## library, daemon, command line and examples (the default)
 lib: $(LIBRARY)
@@ -114,7 +114,7 @@ examples: $(EXAMPLES)
 tests: all $(TEST_PROGRAMS) $(TEST_SCRIPTS) $(BENCH) $(TORTURE)	## build the test programs and the bench, run nothing
 
 # The packages are looked for only by the second make, after prepare.sh brought them.
-demo check bench torture:
+demo check bench torture model:
 	@bash tests/prepare.sh
 	@$(MAKE) --no-print-directory $@-run
 
@@ -122,6 +122,7 @@ demo:	## install what is missing, build, and watch a killed worker's run being f
 check:	## install what is missing, build, and run all tests (TESTS='store/test_x' for some)
 bench:	## the same for the measurements; writes bench.json into the build folder
 torture:	## the same for the fault campaign: FAULTS=1000, SEED (a new one each time)
+model:	## check the models of the protocol and of the amnesty in all their states (docs/model.md)
 
 service-check:	## only the installed service under a systemd of its own (as root)
 	@LEASE_REQUIRE_SERVICE_TESTS=1 $(MAKE) --no-print-directory check TESTS=service
@@ -136,6 +137,9 @@ bench-run: all $(BENCH)
 torture-run: all $(TORTURE)
 	@LEASE_BUILD='$(abspath $(O))' LEASE_SOURCE='$(CURDIR)' exec $(O)/tests/torture/torture \
 		--faults '$(FAULTS)' $(if $(SEED),--seed '$(SEED)')
+
+model-run:
+	@CC='$(CC)' exec bash tests/model/run.sh
 
 # A different compiler or other flags make every object stale.
 $(O)/flags: FORCE

@@ -28,6 +28,7 @@ needs=(
 	'libyaml-dev known yaml-0.1'
 	'libsystemd-dev known libsystemd'
 	'libcmocka-dev known cmocka'
+	'spin spin -V | grep -q "^Spin Version"'
 	'postgresql bash "$here/cluster.sh" bindir'
 	'systemd test -x /lib/systemd/systemd && command -v systemd-analyze'
 	'iproute2 command -v ip || test -x /sbin/ip'
