@@ -177,59 +177,6 @@ static void insert_run(struct scenario *s, const char *run_id, const struct run_
 
 /* -- doing it -------------------------------------------------------------------------------------- */
 
-/* The verb of the command. *ret_changed: whether it says that it wrote. */
-static int do_command(struct scenario *s, const struct lease_command *c, bool *ret_changed)
-{
-	struct lease_token token = token_of(c->run_id, c->attempt_no, c->owner ? c->owner : "-");
-	struct lease_change change = { 0 };
-	struct lease_grant grant;
-	struct lease_sweep_figures figures;
-	int r = LEASE_E_INVALID;
-
-	*ret_changed = true;
-	switch (c->kind) {
-	case COMMAND_MARK_RUNNING:
-		return claim(s->worker, c->run_id, c->owner, c->ttl, &grant);
-	case COMMAND_RENEW:
-		return renew(s->worker, &token, c->ttl, &grant);
-	case COMMAND_RECONCILE:
-		r = reconcile(s->worker, c->policy, c->max_losses, &figures);
-		return r;
-	case COMMAND_RELEASE:
-		r = lease_release_lease_for_retry(
-			s->worker,
-			&(struct lease_release){
-				.token = token, .delay = c->delay, .error_code = c->error_code },
-			&change, &last_error);
-		break;
-	case COMMAND_SUSPEND:
-		r = suspend(s->worker, &token, &change);
-		break;
-	case COMMAND_RESUME:
-		r = resume(s->worker, c->run_id, c->expected_version, &change);
-		break;
-	case COMMAND_FINISH:
-		r = finish(s->worker, &token, c->to, c->error_code, &change);
-		break;
-	case COMMAND_GIVE_UP:
-		r = lease_set_terminal_status(
-			s->worker,
-			&(struct lease_finish){ .run_id = c->run_id,
-						.status = c->to,
-						.error_code = c->error_code,
-						.expected_version = c->expected_version },
-			&change, &last_error);
-		break;
-	case COMMAND_REQUEST_CANCEL:
-		r = request_cancel(s->worker, c->run_id, c->expected_version, &change);
-		break;
-	default:
-		break;
-	}
-	*ret_changed = change.changed;
-	return r;
-}
-
 static void append(char *text, size_t size, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
@@ -308,20 +255,21 @@ static void try_it(struct scenario *s, const struct trial *t)
 {
 	const struct lease_decision *d = &t->decision;
 	const char *run_id = t->command.run_id;
-	bool changed, quiet = d->verdict != VERDICT_APPLY;
+	bool quiet = d->verdict != VERDICT_APPLY;
+	struct performed performed;
 	char *before = NULL, expected[512];
 	int r;
 
 	insert_run(s, run_id, &t->run);
 	if (!t->run.missing)
 		before = run_bytes(s, run_id);
-	r = do_command(s, &t->command, &changed);
+	r = perform(s->worker, &t->command, &performed);
 	if (t->command.kind == COMMAND_RECONCILE)
 		assert_granted(r); /* it tells of no single run */
 	else
 		assert_refused(d->verdict == VERDICT_REFUSE ? (int)d->refusal : 0, r);
 	if (r == 0 && t->command.kind != COMMAND_RECONCILE)
-		assert_int_equal(changed, !quiet);
+		assert_int_equal(performed.changed, !quiet);
 	if (t->run.missing) {
 		assert_sql(s->admin, "0", "select count(*) from lease.runs where run_id = '%s'",
 			   run_id);

@@ -12,6 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "machine.h"
 #include "scenario.h"
 
 struct lease_error last_error;
@@ -270,6 +271,90 @@ int reconcile(PGconn *conn, enum lease_policy policy, int max_losses,
 	options.policy = policy;
 	options.max_lease_losses = max_losses;
 	return lease_reconcile_expired_leases(conn, &options, NULL, ret, &last_error);
+}
+
+/* The verbs of a fencing token's owner. */
+static int perform_as_owner(PGconn *conn, const struct lease_command *c, struct performed *ret)
+{
+	struct lease_token token = token_of(c->run_id, c->attempt_no, c->owner);
+
+	switch (c->kind) {
+	case COMMAND_RELEASE:
+		return lease_release_lease_for_retry(
+			conn,
+			&(struct lease_release){
+				.token = token, .delay = c->delay, .error_code = c->error_code },
+			&ret->change, &last_error);
+	case COMMAND_SUSPEND:
+		return suspend(conn, &token, &ret->change);
+	case COMMAND_FINISH:
+		return finish(conn, &token, c->to, c->error_code, &ret->change);
+	case COMMAND_START_NODE:
+		return lease_node_start(conn,
+					&(struct lease_node_start){ .token = token,
+								    .node_id = c->node_id,
+								    .operation_id = c->operation_id,
+								    .input_ref = c->content_ref },
+					&ret->execution, &last_error);
+	case COMMAND_FINISH_NODE:
+		return lease_node_finish(
+			conn,
+			&(struct lease_node_finish){ .token = token,
+						     .node_id = c->node_id,
+						     .execution_no = c->execution_no,
+						     .status = c->execution_status,
+						     .normalized_error = c->error_code,
+						     .output_ref = c->content_ref },
+			&ret->change, &last_error);
+	case COMMAND_RECORD_CHECKPOINT:
+		return lease_checkpoint_record(
+			conn,
+			&(struct lease_checkpoint){ .token = token,
+						    .checkpoint_id = c->checkpoint_id,
+						    .content_ref = c->content_ref,
+						    .expected_version = c->expected_version },
+			&ret->change, &last_error);
+	case COMMAND_CHANGE_PLAN:
+		return lease_plan_change(conn, &token, c->expected_version, 0, &ret->change,
+					 &last_error);
+	default:
+		return renew(conn, &token, c->ttl, &ret->grant);
+	}
+}
+
+int perform(PGconn *conn, const struct lease_command *c, struct performed *ret)
+{
+	int r;
+
+	*ret = (struct performed){ .change.changed = true };
+	switch (c->kind) {
+	case COMMAND_MARK_RUNNING:
+		r = claim(conn, c->run_id, c->owner, c->ttl, &ret->grant);
+		break;
+	case COMMAND_RECONCILE:
+		r = reconcile(conn, c->policy, c->max_losses, &ret->figures);
+		break;
+	case COMMAND_RESUME:
+		r = resume(conn, c->run_id, c->expected_version, &ret->change);
+		break;
+	case COMMAND_GIVE_UP:
+		r = lease_set_terminal_status(
+			conn,
+			&(struct lease_finish){ .run_id = c->run_id,
+						.status = c->to,
+						.error_code = c->error_code,
+						.expected_version = c->expected_version },
+			&ret->change, &last_error);
+		break;
+	case COMMAND_REQUEST_CANCEL:
+		r = request_cancel(conn, c->run_id, c->expected_version, &ret->change);
+		break;
+	default:
+		r = perform_as_owner(conn, c, ret);
+		break;
+	}
+	ret->changed = ret->change.changed;
+	return r;
 }
 
 struct lease_token take_run(struct scenario *s, const char *run_id, const char *owner)

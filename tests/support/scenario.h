@@ -70,6 +70,19 @@ int request_cancel(PGconn *conn, const char *run_id, int64_t version, struct lea
 int reconcile(PGconn *conn, enum lease_policy policy, int max_losses,
 	      struct lease_sweep_figures *ret);
 
+/* What the verb of a command handed back, as far as there is such a thing. */
+struct performed {
+	bool changed;
+	struct lease_change change;
+	struct lease_grant grant;
+	struct lease_node_execution execution;
+	struct lease_sweep_figures figures;
+};
+
+/* The verb of a command, whichever it is. COMMAND_RECONCILE is a whole sweep. */
+struct lease_command;
+int perform(PGconn *conn, const struct lease_command *command, struct performed *ret);
+
 /* Submits and claims for LONG, on s->worker; fails unless it is granted. */
 struct lease_token take_run(struct scenario *s, const char *run_id, const char *owner);
 struct lease_token token_of(const char *run_id, int32_t attempt_no, const char *owner);
