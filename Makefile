@@ -16,7 +16,9 @@ SANITIZE ?=
 WERROR ?=
 TESTS ?=
 FAULTS ?= 1000
+ROUNDS ?= 1000
 SEED ?=
+REPLAY ?=
 BENCH_CLUSTER ?= -c shared_buffers=256MB -c max_wal_size=4GB -c checkpoint_timeout=30min
 
 PREFIX ?= /usr/local
@@ -103,8 +105,9 @@ PICKED_TESTS := $(if $(TESTS),$(foreach t,$(TESTS),$(or $(filter $(t) $(t)/%,$(A
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all lib daemon cli examples tests demo check bench torture model service-check demo-run \
-	check-run bench-run torture-run model-run format lint install uninstall clean help FORCE
+.PHONY: all lib daemon cli examples tests demo check bench torture model property service-check \
+	demo-run check-run bench-run torture-run model-run property-run format lint install uninstall \
+	clean help FORCE
 
 all: lib daemon cli examples	## library, daemon, command line and examples (the default)
 lib: $(LIBRARY)
@@ -114,7 +117,7 @@ examples: $(EXAMPLES)
 tests: all $(TEST_PROGRAMS) $(TEST_SCRIPTS) $(BENCH) $(TORTURE)	## build the test programs and the bench, run nothing
 
 # The packages are looked for only by the second make, after prepare.sh brought them.
-demo check bench torture model:
+demo check bench torture model property:
 	@bash tests/prepare.sh
 	@$(MAKE) --no-print-directory $@-run
 
@@ -123,6 +126,7 @@ check:	## install what is missing, build, and run all tests (TESTS='store/test_x
 bench:	## the same for the measurements; writes bench.json into the build folder
 torture:	## the same for the fault campaign: FAULTS=1000, SEED (a new one each time)
 model:	## check the models of the protocol and of the amnesty in all their states (docs/model.md)
+property:	## the same for random commands against lease_decide: ROUNDS=1000, SEED=1, REPLAY=FILE
 
 service-check:	## only the installed service under a systemd of its own (as root)
 	@LEASE_REQUIRE_SERVICE_TESTS=1 $(MAKE) --no-print-directory check TESTS=service
@@ -140,6 +144,9 @@ torture-run: all $(TORTURE)
 
 model-run:
 	@CC='$(CC)' exec bash tests/model/run.sh
+property-run: $(O)/tests/store/test_property
+	@LEASE_BUILD='$(O)' LEASE_TEST_ROUNDS='$(ROUNDS)' LEASE_TEST_SEED='$(SEED)' TEST_TIMEOUT=100000 \
+		LEASE_TEST_REPLAY='$(and $(REPLAY),$(abspath $(REPLAY)))' exec bash tests/run.sh $<
 
 # A different compiler or other flags make every object stale.
 $(O)/flags: FORCE
