@@ -2,7 +2,7 @@
  * See checker.h. All that it remembers is in its own memory, where no fault reaches it; it must
  * never write to schema `lease`.
  */
-#include <dirent.h>
+#include <glob.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -434,35 +434,24 @@ long checker_finish(struct checker *c, char *const logs[], int n_logs)
 
 /* -- begin and end ------------------------------------------------------------------------------ */
 
-static int by_name(const void *a, const void *b)
-{
-	return strcmp(((const struct check *)a)->name, ((const struct check *)b)->name);
-}
-
+/* In the order of their names. */
 static void read_checks(struct checker *c)
 {
-	char *folder = test_source("tests/torture/checks"), *path;
-	DIR *dir = opendir(folder);
-	struct dirent *entry;
+	char *pattern = test_source("tests/torture/checks/*.sql");
+	glob_t found;
 
-	if (!dir)
-		give_up(folder, "there is no such folder");
-	while ((entry = readdir(dir)) != NULL) {
-		const char *end = strstr(entry->d_name, ".sql");
+	if (glob(pattern, 0, NULL, &found) != 0 || found.gl_pathc > CHECKS)
+		give_up(pattern, "there are none, or too many");
+	for (size_t i = 0; i < found.gl_pathc; i++) {
+		const char *name = strrchr(found.gl_pathv[i], '/') + 1;
 
-		if (!end || end[4])
-			continue;
-		if (c->n_checks == CHECKS || asprintf(&path, "%s/%s", folder, entry->d_name) < 0)
-			give_up(folder, "too many checks");
 		c->checks[c->n_checks++] = (struct check){
-			checked(strndup(entry->d_name, (size_t)(end - entry->d_name))),
-			read_file(path)
+			checked(strndup(name, strlen(name) - strlen(".sql"))),
+			read_file(found.gl_pathv[i])
 		};
-		free(path);
 	}
-	closedir(dir);
-	free(folder);
-	qsort(c->checks, (size_t)c->n_checks, sizeof(c->checks[0]), by_name);
+	globfree(&found);
+	free(pattern);
 }
 
 struct checker *checker_new(const char *conninfo, const char *seed, int stories)

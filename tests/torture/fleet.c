@@ -480,7 +480,7 @@ struct fleet *fleet_start(uint64_t seed, const char *seed_text, int workers, int
 	char *folder = test_tmpdir(), *server;
 
 	if (!fleet ||
-	    !(fleet->members = calloc((size_t)(workers + daemons), sizeof(struct member))) ||
+	    !(fleet->members = calloc((size_t)workers + (size_t)daemons, sizeof(struct member))) ||
 	    !(fleet->logs = calloc((size_t)workers, sizeof(*fleet->logs))))
 		abort();
 	fleet->random = seed;

@@ -286,7 +286,8 @@ static void serve(struct torture_proxy *proxy, struct pollfd *fds)
 static void *run_proxy(void *argument)
 {
 	struct torture_proxy *proxy = argument;
-	struct pollfd *fds = calloc((size_t)(1 + proxy->n_routes + 2 * CONNECTIONS), sizeof(*fds));
+	struct pollfd *fds = calloc(1 + (size_t)proxy->n_routes + 2 * (size_t)CONNECTIONS,
+				    sizeof(*fds));
 	char drained[64];
 
 	if (!fds)

@@ -18,7 +18,7 @@ static int run_torture(struct process *process, char *const arguments[])
 {
 	char *program = test_program("tests/torture/torture"), *argv[8] = { program };
 
-	for (int i = 0; arguments[i] && i < 6; i++)
+	for (int i = 0; i < 6 && arguments[i]; i++)
 		argv[i + 1] = arguments[i];
 	process_start(process, argv, NULL);
 	free(program);

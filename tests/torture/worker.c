@@ -607,7 +607,7 @@ static void end_run(struct worker *worker, struct held *held)
 		r = settle(worker, &call, verb_finish);
 	} else if (how < 8) {
 		call = call_with(worker, "release", &held->grant.token);
-		call.delay = below(worker, 3) * 100 * LEASE_MILLISECOND;
+		call.delay = below(worker, 300) * LEASE_MILLISECOND;
 		r = settle(worker, &call, verb_release);
 	} else {
 		call = call_with(worker, "suspend", &held->grant.token);
@@ -771,6 +771,7 @@ static long number_of(const char *text)
 int main(int argc, char *argv[])
 {
 	struct worker worker = { 0 };
+	int log;
 
 	if (argc != 5) {
 		fprintf(stderr, "usage: torture-worker NAME SEED LOG CONNINFO\n");
@@ -779,11 +780,12 @@ int main(int argc, char *argv[])
 	worker.name = argv[1];
 	worker.random = (uint64_t)number_of(argv[2]);
 	worker.conninfo = argv[4];
-	worker.log = open(argv[3], O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-	if (worker.log < 0) {
+	log = open(argv[3], O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	if (log < 0) {
 		perror(argv[3]);
 		return EX_CANTCREAT;
 	}
+	worker.log = log;
 	signal(SIGPIPE, SIG_IGN);
 	reconnect(&worker);
 	for (;;) {
