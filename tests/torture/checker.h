@@ -29,7 +29,8 @@ void checker_look(struct checker *checker);
 
 /*
  * The end: everything is closed, nobody writes any more. Takes in the workers' files (the names are
- * freed by nobody) and asks all. Gives how many calls they made.
+ * freed by nobody) and asks all. Gives how many calls they made that reached the server, as far as
+ * they could tell.
  */
 long checker_finish(struct checker *checker, char *const logs[], int n_logs);
 
