@@ -39,10 +39,18 @@ static const struct plan plans[] = {
 	{ "scan_page", { OPEN }, NULL },
 	{ "scan_orphans", { "runs_running_idx", OPEN }, NULL },
 	{ "scan_deadlines", { "runs_deadline_idx" }, NULL },
+	{ "count_releases", { KEY }, NULL },
+	{ "list_reconcilable", { OPEN, "runs_running_idx", "runs_deadline_idx" }, NULL },
+	{ "audit_page", { "runs_pkey", KEY }, NULL },
+	{ "read_activity", { "run_events_pkey" }, NULL },
 };
 
+/* Reads all runs where finished ones are asked for: see a_list_of_unfinished_runs_... */
+static const char *const reads_all[] = { "list_runs" };
+
 /* Statements that write or lock are sent with settings.sql, the others with settings_scan.sql. */
-static const char *const reading[] = { "read_", "scan_", "events_", "open_window" };
+static const char *const reading[] = { "read_",  "scan_", "events_", "open_window",
+				       "count_", "list_", "audit_" };
 
 /* A file as the library embeds it: no comment lines, no semicolon at the end. */
 static char *statement_of(const char *name)
@@ -184,6 +192,8 @@ static void check_plan(struct scenario *s, const char *name, const char *mode)
 	char *text = explain(s, name);
 	bool good = !strstr(text, "Seq Scan on runs") && !strstr(text, "Seq Scan on run_attempts");
 
+	for (size_t i = 0; i < LENGTH(reads_all); i++)
+		good = good || strcmp(reads_all[i], name) == 0;
 	for (size_t i = 0; i < LENGTH(plans); i++)
 		if (strcmp(plans[i].file, name) == 0)
 			good = good && names_indexes(text, &plans[i]);
@@ -238,6 +248,39 @@ static void every_statement_uses_its_index(void **state)
 		assert_sql(s->admin, "1",
 			   "select count(*) from pg_prepared_statements where name = '%s'",
 			   plans[i].file);
+}
+
+/* Under the settings of readings; the scan of all runs is there in a generic plan, and not begun. */
+static void a_list_of_unfinished_runs_reads_no_finished_one(void **state)
+{
+	static const char *const modes[] = { "force_generic_plan", "force_custom_plan" };
+	struct scenario *s = *state;
+
+	load(s);
+	each_file(prepare_file, s);
+	sql(s->admin, "begin; execute settings_scan('10000', '10000')");
+	for (size_t mode = 0; mode < LENGTH(modes); mode++) {
+		PGresult *result;
+		bool found = false;
+
+		sql(s->admin, "set local plan_cache_mode = %s", modes[mode]);
+		result = PQexec(
+			s->admin,
+			"explain (analyze, costs off, timing off, summary off) execute "
+			"list_runs(array['pending', 'running', 'waiting'], null, null, null, "
+			"null, false, null, 50, 'lease_expired')");
+		assert_int_equal(PQresultStatus(result), PGRES_TUPLES_OK);
+		for (int i = 0; i < PQntuples(result); i++) {
+			const char *line = PQgetvalue(result, i, 0);
+
+			if (strstr(line, "Seq Scan on runs") && !strstr(line, "never executed"))
+				fail_msg("%s: %s", modes[mode], line);
+			found = found || strstr(line, "runs_running_idx");
+		}
+		assert_true(found);
+		PQclear(result);
+	}
+	sql(s->admin, "rollback");
 }
 
 /* A renewal has no transaction of its own, so its plan must be good under any settings. */
@@ -438,6 +481,7 @@ int main(void)
 		store_test(every_file_is_one_statement_that_the_server_takes),
 		store_test(the_close_repeats_its_whole_guard),
 		store_test_alone(every_statement_uses_its_index),
+		store_test_alone(a_list_of_unfinished_runs_reads_no_finished_one),
 		store_test_alone(no_statement_reads_an_index_whole_with_old_statistics),
 		store_test_alone(no_statement_reads_an_index_whole_without_statistics),
 		store_test_alone(a_renewal_uses_its_index_under_the_servers_own_settings),
