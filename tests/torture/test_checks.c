@@ -104,6 +104,11 @@ static const struct {
 	  " unnest('{submit,claim,claim_next,finish,release,suspend,give_up,node_start,"
 	  "node_finish,checkpoint,plan_change,cancel,resume}'::text[]) v",
 	  13 },
+	{ "21",
+	  "insert into torture.acts (verb, run_id, attempt_no, owner, result, changed, word) values"
+	  " ('finish', 'a', 2, 'w:2', 'ok', false, 'failed'),"
+	  " ('finish', 'b', 1, 'w:3', 'ok', false, 'cancelled')",
+	  1 },
 	{ "22",
 	  "insert into torture.acts (verb, call, try, run_id, result) values"
 	  " ('checkpoint', 'c1', 1, 'a', 'sent'), ('checkpoint', 'c1', 1, 'a', 'expired')",

@@ -1,4 +1,4 @@
--- What a worker was told it had written is in the history.
+-- What a worker was told it had written, now or before, is in the history.
 SELECT a.run_id, format('%s %s %s %s by %s was acknowledged, and is not there', a.verb, a.call, a.word,
            a.number, a.owner) AS what
   FROM torture.acts a
@@ -43,4 +43,14 @@ SELECT a.run_id, format('%s %s %s %s by %s was acknowledged, and is not there', 
             SELECT FROM lease.run_events e
              WHERE e.run_id = a.run_id AND e.kind = 'run_moved' AND e.from_status = 'waiting'
                AND e.to_status = 'pending')
-       ELSE false END;
+       ELSE false END
+UNION ALL
+SELECT a.run_id, format('%s %s %s by %s: "it had taken effect before"; attempt %s is not so', a.verb, a.call,
+           a.word, a.owner, a.attempt_no)
+  FROM torture.acts a
+ WHERE a.result = 'ok' AND NOT a.changed AND a.verb IN ('finish', 'release', 'suspend')
+   AND NOT EXISTS (
+       SELECT FROM lease.run_attempts t
+        WHERE t.run_id = a.run_id AND t.attempt_no = a.attempt_no AND t.owner = a.owner
+          AND t.outcome = CASE a.verb WHEN 'release' THEN 'retry_released'
+                                      WHEN 'suspend' THEN 'interrupted' ELSE a.word END);
