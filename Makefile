@@ -106,8 +106,8 @@ PICKED_TESTS := $(if $(TESTS),$(foreach t,$(TESTS),$(or $(filter $(t) $(t)/%,$(A
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .PHONY: all lib daemon cli examples tests demo check bench torture model property service-check \
-	demo-run check-run bench-run torture-run model-run property-run format lint install uninstall \
-	clean help FORCE
+	service-check-deb dist deb fresh demo-run check-run bench-run torture-run model-run \
+	property-run format lint install uninstall clean help FORCE
 
 all: lib daemon cli examples	## library, daemon, command line and examples (the default)
 lib: $(LIBRARY)
@@ -128,8 +128,22 @@ torture:	## the same for the fault campaign: FAULTS=1000, SEED (a new one each t
 model:	## check the models of the protocol and of the amnesty in all their states (docs/model.md)
 property:	## the same for random commands against lease_decide: ROUNDS=1000, SEED=1, REPLAY=FILE
 
+DIST = $(O)/lease-reconciler-$(VERSION).tar.gz
+dist:	## pack the source as a tarball in the build folder
+	@bash config/dist.sh '$(O)' $(VERSION)
+deb:	## make the Debian packages, in deb/ of the build folder, and have lintian look at them
+	@bash tests/prepare.sh packages
+	@bash config/dist.sh '$(O)' $(VERSION) >/dev/null
+	@bash config/package.sh '$(DIST)' '$(O)/deb' $(VERSION)
+fresh:	## prove the README in a minimal Debian made for it (as root; takes long): demo, check, packages
+	@bash tests/prepare.sh fresh
+	@$(MAKE) --no-print-directory deb dist
+	@bash tests/fresh.sh '$(DIST)' '$(O)/deb'
+
 service-check:	## only the installed service under a systemd of its own (as root)
 	@LEASE_REQUIRE_SERVICE_TESTS=1 $(MAKE) --no-print-directory check TESTS=service
+service-check-deb: deb	## the same with the service installed from the packages
+	@LEASE_SERVICE_PACKAGES='$(abspath $(O)/deb)' $(MAKE) --no-print-directory service-check
 
 demo-run: all
 	@LEASE_BUILD='$(abspath $(O))' LEASE_SOURCE='$(CURDIR)' exec bash examples/demo.sh
@@ -232,7 +246,7 @@ $(O)/tests/torture/torture: $(O)/obj/tests/torture/torture.o $(TEST_ARCHIVES)
 	$(link_program) $(CMOCKA_LIBS) $(DAEMON_LIBS) $(LIBPQ_LIBS) $(LDLIBS)
 
 C_FILES = $(sort $(wildcard lib/*.[ch] daemon/*.[ch] cli/*.[ch] examples/*.[ch] tests/*/*.[ch]))
-SHELL_FILES = $(sort $(wildcard .ci/run lib/*.sh docs/*.sh tests/*.sh tests/*/*.sh examples/*.sh))
+SHELL_FILES = $(sort $(wildcard .ci/run config/*.sh lib/*.sh docs/*.sh tests/*.sh tests/*/*.sh examples/*.sh))
 
 format:	## rewrite the C sources in the project's layout (clang-format)
 	$(CLANG_FORMAT) -i $(C_FILES)
@@ -300,7 +314,7 @@ clean:	## remove the build folder
 
 help:	## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*##* *\(.*\)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
-		awk -F'|' '$$2 != "" { printf "%-14s %s\n", $$1, $$2 }'
+		awk -F'|' '$$2 != "" { printf "%-18s %s\n", $$1, $$2 }'
 	@echo "  variables: BUILD, SANITIZE=address,undefined, WERROR=1, TESTS, CC, CFLAGS, LDFLAGS, PREFIX, DESTDIR"
 
 -include $(ALL_OBJECTS:.o=.d)

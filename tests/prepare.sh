@@ -1,6 +1,10 @@
 #!/usr/bin/env bash
 # Installs what building and testing need and this machine lacks; says nothing if all is there.
 #
+#   prepare.sh             for `make`, `make check` and the like
+#   prepare.sh packages    for `make deb`, too
+#   prepare.sh fresh       for `make fresh`, too
+#
 # Each need is tried, not looked up: a library built by hand counts as well as a package. On Debian
 # and Ubuntu the missing packages come by apt-get, as root or by sudo; otherwise it prints the one
 # line to run and ends with 69 (nothing was changed then).
@@ -33,6 +37,16 @@ needs=(
 	'systemd test -x /lib/systemd/systemd && command -v systemd-analyze'
 	'iproute2 command -v ip || test -x /sbin/ip'
 )
+# shellcheck disable=SC2016
+case ${1:-} in
+packages | fresh)
+	needs+=(
+		'debhelper command -v dh dpkg-buildpackage'
+		'lintian command -v lintian'
+	)
+	;;&
+fresh) needs+=('debootstrap command -v debootstrap') ;;
+esac
 
 find_missing() {
 	local need

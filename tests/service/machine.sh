@@ -138,7 +138,7 @@ remove_owners_settings() {
 	rm -rf "$1/var/log/journal" "$1/etc/systemd/system" "$1"/etc/systemd/*.conf.d \
 		"$1"/{usr/lib,usr/local/lib,etc}/systemd/system-generators \
 		"$1"/usr{,/local}/lib/systemd/system/lease-reconciler.service* \
-		"$1"/etc/lease-reconciler*
+		"$1"/etc/lease-reconciler* "$1/usr/sbin/policy-rc.d"
 	mkdir -p "$1/etc/systemd/system"
 	for unit in systemd-{sysctl,modules-load,remount-fs,firstboot,repart,update-utmp,timesyncd}.service \
 		systemd-{udevd,udev-trigger,hwdb-update,binfmt,random-seed,boot-random-seed,pstore}.service \

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # The service as it is installed, under a real systemd, with a real PostgreSQL beside it: what
 # `make install` puts there is laid over a machine of the test's own (machine.sh), and the commands
-# of the README start it. Prints TAP.
+# of the README start it. With LEASE_SERVICE_PACKAGES, a folder of Debian packages, it is these that
+# are installed, upgraded and purged. Prints TAP.
 #
 # Where namespaces are not allowed every test says that it is skipped, and why; with CI or
-# LEASE_REQUIRE_SERVICE_TESTS in the environment that is a failure. LEASE_SERVICE_TREE is another
-# folder with installed files. It leaves nothing behind, whatever ends it.
+# LEASE_REQUIRE_SERVICE_TESTS in the environment that is a failure. It leaves nothing behind, whatever
+# ends it.
 set -euo pipefail
 
 share=/run/share # where the machine sees the folder that this script put things into
@@ -14,8 +15,11 @@ required=0      # whether what is not possible here is a failure
 [ -z "${CI:-}${LEASE_REQUIRE_SERVICE_TESTS:-}" ] || required=1
 skipped=77 # a test's exit status
 unit=lease-reconciler.service
-drop_ins=/etc/systemd/system/$unit.d
+drop_ins=/run/systemd/system/$unit.d
 configuration=/etc/lease-reconciler.yaml
+packages=$share/packages
+files_before=$share/files-before
+password_file=/etc/lease-reconciler.password
 socket=/run/postgresql
 remote_address=192.0.2.10
 password='a "strange" \pass word'
@@ -44,7 +48,8 @@ sql() {
 start_database() {
 	ip address add $remote_address/32 dev lo
 	install -d -m 1777 "$socket"
-	tee /etc/systemd/system/database.service >/dev/null <<-END
+	mkdir -p /run/systemd/system
+	tee /run/systemd/system/database.service >/dev/null <<-END
 		[Service]
 		Type=forking
 		ExecStart=$share/cluster.sh start /var/lib/lease-database -c unix_socket_directories=$socket -c listen_addresses=127.0.0.1,$remote_address -c fsync=off -c log_min_messages=panic
@@ -63,13 +68,24 @@ start_database() {
 	sql "create role remote login in role lease_reconciler password \$p\$$password\$p\$"
 }
 
-# As the README says it, after `make install`; systemd-sysusers ran when the machine booted.
+# As the README says it after `make install`; a package does all that by itself.
 install_service() {
-	systemd-sysusers
-	chgrp lease-reconciler $configuration
-	systemctl daemon-reload
+	if [ -d $packages ]; then
+		list_files >$files_before
+		dpkg --install $packages/*.deb >$share/dpkg.log 2>&1 || { cat $share/dpkg.log; return 1; }
+	else
+		systemd-sysusers
+		chgrp lease-reconciler $configuration
+		systemctl daemon-reload
+	fi
 	# Of a build with sanitizers, looking for leaks needs what the sandbox refuses (ptrace).
 	systemctl set-environment ASAN_OPTIONS=detect_leaks=0
+}
+
+# What a package may leave; caches and the package manager's own notes belong to others.
+list_files() {
+	find /etc /usr /var -xdev \( -path /var/lib/dpkg -o -path /var/cache -o -path /var/log \
+		-o -path /var/lib/lease-database \) -prune -o -print | sort
 }
 
 open_lease() { # RUN LEASE
@@ -117,6 +133,7 @@ begin_anew() {
 		rm -r "$drop_ins"
 		systemctl daemon-reload
 	fi
+	rm -f $password_file
 	configure_default
 }
 
@@ -312,9 +329,9 @@ fed_since() {
 }
 
 a_password_comes_as_a_credential() {
-	printf '%s\n' "$password" | install -m 600 /dev/stdin /etc/lease-reconciler.password
+	printf '%s\n' "$password" | install -m 600 /dev/stdin $password_file
 	configure_remote 127.0.0.1
-	drop_in LoadCredential=password:/etc/lease-reconciler.password
+	drop_in LoadCredential=password:$password_file
 	start
 	expect 'the role' "$(sql "select usename from pg_stat_activity where application_name like 'lease%'")" remote
 	journalctl --sync
@@ -328,14 +345,14 @@ filter_is_missing() {
 }
 
 another_machine_is_out_of_reach_until_it_is_allowed() {
-	printf '%s\n' "$password" | install -m 600 /dev/stdin /etc/lease-reconciler.password
+	printf '%s\n' "$password" | install -m 600 /dev/stdin $password_file
 	! filter_is_missing || skip 'this kernel or container does not filter IP addresses by BPF'
 	configure_remote $remote_address
-	drop_in LoadCredential=password:/etc/lease-reconciler.password
+	drop_in LoadCredential=password:$password_file
 	systemctl start $unit
 	wait_until has_entry connect-failed
 	status_has 'app: unreachable'
-	drop_in LoadCredential=password:/etc/lease-reconciler.password IPAddressAllow=$remote_address
+	drop_in LoadCredential=password:$password_file IPAddressAllow=$remote_address
 	systemctl restart $unit
 	wait_until status_has '1 connected; app: '
 }
@@ -389,6 +406,48 @@ kill_sleeper() {
 	wait
 }
 
+# -- tests of the packages ---------------------------------------------------------------------------
+
+a_package_starts_nothing_before_it_is_configured() {
+	expect ActiveState "$(property ActiveState)" inactive
+	expect ActiveEnterTimestamp "$(property ActiveEnterTimestamp)" ''
+	expect UnitFileState "$(property UnitFileState)" enabled
+	expect "rights of $configuration" "$(stat --format='%a %U:%G' $configuration)" \
+		'640 root:lease-reconciler'
+}
+
+# The new version brings another sample; what the owner wrote and who may read it stay.
+an_upgrade_keeps_the_configuration_and_the_daemon() {
+	local pid before work
+	start
+	pid=$(property MainPID)
+	chgrp adm $configuration
+	before=$(stat --format='%a %U:%G' $configuration && cat $configuration)
+	work=$(mktemp -d)
+	dpkg-deb --raw-extract $packages/lease-reconciler_*.deb "$work/package"
+	sed -i 's/^Version: .*/&+upgraded/' "$work/package/DEBIAN/control"
+	echo '# new' >>"$work/package$configuration"
+	dpkg-deb --build "$work/package" "$work/new.deb" >/dev/null
+	dpkg --force-confold --install "$work/new.deb" </dev/null
+	expect "$configuration" "$(stat --format='%a %U:%G' $configuration && cat $configuration)" "$before"
+	expect_running_on "$pid"
+	chgrp lease-reconciler $configuration
+	systemctl restart $unit
+	wait_until status_has '1 connected; app: '
+	rm -r "$work" "$configuration.dpkg-dist"
+}
+
+removing_keeps_the_configuration_and_purging_leaves_nothing() {
+	start
+	dpkg --remove lease-reconciler
+	expect ActiveState "$(property ActiveState)" inactive
+	expect LoadState "$(property LoadState)" not-found
+	test -e $configuration
+	dpkg --purge lease-reconciler leasectl liblease-dev liblease1
+	expect 'files that differ' "$(list_files | comm -3 $files_before -)" ''
+	expect accounts "$(getent passwd lease-reconciler; getent group lease-reconciler)" ''
+}
+
 # -- running them ------------------------------------------------------------------------------------------
 
 tests=(
@@ -408,6 +467,15 @@ tests=(
 	a_closed_attempt_is_in_the_journal_with_its_facts
 	a_stop_in_mid_transaction_takes_less_than_two_seconds
 )
+
+if [ -n "${LEASE_SERVICE_PACKAGES:-}" ]; then
+	tests=(
+		a_package_starts_nothing_before_it_is_configured
+		"${tests[@]}"
+		an_upgrade_keeps_the_configuration_and_the_daemon
+		removing_keeps_the_configuration_and_purging_leaves_nothing
+	)
+fi
 
 # Prints what became of a test; its output follows as comments when it failed.
 report() { # NUMBER NAME STATUS OUTPUT
@@ -454,7 +522,7 @@ report_all() { # STATUS REASON
 # In the machine.
 if [ "${1:-}" = --inside ]; then
 	psql=$(bash $share/cluster.sh bindir)/psql
-	install_service
+	install_service >&2
 	start_database
 	run_tests
 	exit 0
@@ -463,7 +531,7 @@ fi
 # -- outside: the machine ------------------------------------------------------------------------------
 
 source=${LEASE_SOURCE:?run it by tests/run.sh or make service-check}
-tree=${LEASE_SERVICE_TREE:-$LEASE_BUILD/tests/service/tree}
+tree=$LEASE_BUILD/tests/service/tree
 
 machine() {
 	bash "$source/tests/service/machine.sh" "$@"
@@ -475,6 +543,12 @@ boot_machine() {
 	mkfifo "$dir/lifeline"
 	mkdir "$dir/share"
 	cp "$source/tests/cluster.sh" "$source/daemon/journal.c" "$LEASE_BUILD/examples/worker" "$0" "$dir/share"
+	if [ -n "${LEASE_SERVICE_PACKAGES:-}" ]; then
+		mkdir "$dir/no-tree" "$dir/share/packages"
+		tree=$dir/no-tree
+		cp "$LEASE_SERVICE_PACKAGES"/{lease-reconciler,leasectl,liblease1,liblease-dev}_*.deb \
+			"$dir/share/packages"
+	fi
 	setsid bash "$source/tests/service/machine.sh" keep "$dir" "$tree" \
 		<"$dir/lifeline" >"$dir/keeper" 2>&1 &
 	keeper=$!
@@ -499,5 +573,6 @@ if ! reason=$(machine possible); then
 fi
 boot_machine
 machine in "$dir" env VERBOSE="${VERBOSE:-}" TEST_FILTER="${TEST_FILTER:-}" \
+	LEASE_SERVICE_PACKAGES="${LEASE_SERVICE_PACKAGES:-}" \
 	LEASE_REQUIRE_SERVICE_TESTS="${CI:-}${LEASE_REQUIRE_SERVICE_TESTS:-}" \
 	bash "$share/${0##*/}" --inside
