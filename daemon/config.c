@@ -67,6 +67,12 @@ static const struct word boolean_words[] = {
 	{ NULL, 0 },
 };
 
+static const struct word switch_words[] = {
+	{ "on", true },
+	{ "off", false },
+	{ NULL, 0 },
+};
+
 static const struct word target_words[] = {
 	{ "auto", CONFIG_LOG_AUTO },
 	{ "journal", CONFIG_LOG_JOURNAL },
@@ -102,6 +108,10 @@ enum key_id {
 	KEY_POLICY,
 	KEY_MAX_LEASE_LOSSES,
 	KEY_NOTIFY,
+	KEY_AMNESTY,
+	KEY_AMNESTY_AFTER,
+	KEY_AMNESTY_GRACE,
+	KEY_MAX_CLOCK_JUMP,
 	KEY_CONNECT_TIMEOUT,
 	KEY_STATEMENT_TIMEOUT,
 	KEY_LOCK_TIMEOUT,
@@ -145,6 +155,18 @@ static const struct config_key keys[KEY_COUNT] = {
 	[KEY_NOTIFY] = { "notify", TYPE_WORD, SCOPE_SWEEP, IN_SWEEP(notify),
 		true, 0, 0, boolean_words, false,
 		"wake up consumers of events: NOTIFY lease_events, once a transaction" },
+	[KEY_AMNESTY] = { "amnesty", TYPE_WORD, SCOPE_SWEEP, IN_SWEEP(amnesty),
+		true, 0, 0, switch_words, false,
+		"after an outage of the database leases hold until their workers could renew" },
+	[KEY_AMNESTY_AFTER] = { "amnesty_after", TYPE_DURATION, SCOPE_SWEEP,
+		IN_SWEEP(amnesty_after_us), 5 * SECOND, 100 * MILLISECOND, HOUR, NULL, false,
+		"so long without a heartbeat is an outage; a third of the shortest lease at most" },
+	[KEY_AMNESTY_GRACE] = { "amnesty_grace", TYPE_DURATION, SCOPE_SWEEP,
+		IN_SWEEP(amnesty_grace_us), MINUTE, 300 * MILLISECOND, DAY, NULL, false,
+		"how long the leases hold after the outage" },
+	[KEY_MAX_CLOCK_JUMP] = { "max_clock_jump", TYPE_DURATION, SCOPE_SWEEP,
+		IN_SWEEP(max_clock_jump_us), MINUTE, 100 * MILLISECOND, DAY, NULL, false,
+		"a jump of the database's clock beyond this is an alarm, and an amnesty" },
 	[KEY_CONNECT_TIMEOUT] = { "connect_timeout", TYPE_DURATION, SCOPE_TOP,
 		IN_CONFIG(connect_timeout_us), 5 * SECOND, 100 * MILLISECOND, 5 * MINUTE, NULL,
 		false,
@@ -1205,6 +1227,18 @@ static int sweep_check(struct reader *reader, const struct section *section,
 			      "%d has no meaning under policy %s; allowed: a number above 0 under "
 			      "policy requeue only",
 			      sweep->max_lease_losses, word_name(policy_words, (int)sweep->policy));
+	if (sweep->amnesty_grace_us < 3 * sweep->amnesty_after_us)
+		return refuse(
+			reader,
+			section->marks[written(section, KEY_AMNESTY_GRACE) ||
+						       !written(section, KEY_AMNESTY_AFTER)
+					       ? KEY_AMNESTY_GRACE
+					       : KEY_AMNESTY_AFTER],
+			section, keys[KEY_AMNESTY_GRACE].name,
+			"%g s is too short for an amnesty_after of %g s; allowed: three times "
+			"amnesty_after and more, so that every worker can renew within it",
+			(double)sweep->amnesty_grace_us / 1e6,
+			(double)sweep->amnesty_after_us / 1e6);
 	error = order_check(reader, section, KEY_LOCK_TIMEOUT, sweep->lock_timeout_us,
 			    KEY_STATEMENT_TIMEOUT, sweep->statement_timeout_us, false);
 	if (!error)

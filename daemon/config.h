@@ -66,6 +66,8 @@ struct config_sweep {
 	int max_lease_losses; /* 0: no limit; always 0 unless policy is requeue */
 	enum config_policy policy;
 	int notify; /* 0 or 1 */
+	int amnesty; /* 0 or 1 */
+	int64_t amnesty_after_us, amnesty_grace_us, max_clock_jump_us;
 };
 
 struct config_log {

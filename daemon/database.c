@@ -1056,6 +1056,8 @@ static void tell_pass(struct database *database)
 	const struct lease_sweep_figures *figures = &database->figures;
 	struct journal_fields fields = fields_of(database, NULL);
 	char scan[DURATION_SIZE], interval[DURATION_SIZE];
+	char ttl[DURATION_SIZE], shortest[DURATION_SIZE];
+	int64_t protected = 3 * database->settings.sweep.amnesty_after;
 
 	journal_write(database->environment->journal, JOURNAL_PASS, &fields,
 		      "scanned: %" PRId64 " open attempts, %" PRId64
@@ -1063,6 +1065,14 @@ static void tell_pass(struct database *database)
 		      figures->open, figures->expired, duration_text(figures->scan_duration, scan),
 		      duration_text(figures->next_interval, interval),
 		      figures->stretched ? " (stretched: scanning takes long)" : "");
+	if (figures->shortest_ttl > 0 && figures->shortest_ttl < protected &&
+	    is_news(&database->said, hash_of("short leases", ""), INT64_MAX))
+		journal_write(
+			database->environment->journal, JOURNAL_SHORT_LEASES, &fields,
+			"a lease of %s: the amnesty protects leases of %s and longer; lease for "
+			"longer, or set a shorter amnesty_after",
+			duration_text(figures->shortest_ttl, ttl),
+			duration_text(protected, shortest));
 }
 
 static int64_t finished(const struct lease_sweep_figures *figures)
@@ -1199,6 +1209,33 @@ static void take_skipped(void *argument, const struct lease_skipped *skipped)
 		arm_summary(database);
 }
 
+static void take_amnesty(void *argument, int64_t until)
+{
+	struct database *database = argument;
+	struct journal_fields fields = fields_of(database, NULL);
+	struct lease_sweep_figures figures;
+	char lasts[DURATION_SIZE], after[DURATION_SIZE];
+
+	lease_sweep_read_figures(database->sweep, &figures);
+	journal_write(database->environment->journal, JOURNAL_AMNESTY, &fields,
+		      "no heartbeat for more than %s, or the clock jumped: nobody could renew, so "
+		      "leases that ended meanwhile hold for another %s",
+		      duration_text(database->settings.sweep.amnesty_after, after),
+		      duration_text(until - figures.beat_at, lasts));
+}
+
+static void take_clock_jump(void *argument, int64_t by)
+{
+	struct database *database = argument;
+	struct journal_fields fields = fields_of(database, NULL);
+	char far[DURATION_SIZE];
+
+	journal_write(database->environment->journal, JOURNAL_CLOCK_JUMPED, &fields,
+		      "the database's clock jumped %s by %s: nothing is swept before an amnesty is "
+		      "granted; check the server's time synchronisation",
+		      by < 0 ? "back" : "forward", duration_text(by < 0 ? -by : by, far));
+}
+
 /* -- watchers --------------------------------------------------------------------------------- */
 
 static void on_io(struct ev_loop *loop, ev_io *watcher, int events)
@@ -1291,7 +1328,10 @@ static void read_settings(struct settings *settings, const struct config *config
 	settings->sweep.policy = policy_of(sweep->policy);
 	settings->sweep.max_lease_losses = sweep->max_lease_losses;
 	settings->sweep.notify = sweep->notify != 0;
-	settings->sweep.notify = sweep->notify;
+	settings->sweep.amnesty_after = sweep->amnesty ? sweep->amnesty_after_us
+						       : LEASE_AMNESTY_OFF;
+	settings->sweep.amnesty_grace = sweep->amnesty_grace_us;
+	settings->sweep.max_clock_jump = sweep->amnesty ? sweep->max_clock_jump_us : 0;
 }
 
 static bool copy(const char *from, char **to)
@@ -1305,7 +1345,13 @@ static struct database *make(const struct database_environment *environment,
 			     const struct config *config, const struct config_database *entry)
 {
 	struct database *database = calloc(1, sizeof(*database));
-	struct lease_sweep_callbacks callbacks = { take_closed, take_skipped, database };
+	struct lease_sweep_callbacks callbacks = {
+		.closed = take_closed,
+		.skipped = take_skipped,
+		.amnesty = take_amnesty,
+		.clock_jumped = take_clock_jump,
+		.arg = database,
+	};
 
 	if (!database)
 		return NULL;
@@ -1451,6 +1497,10 @@ static void describe_sweep(const struct database *database, FILE *file)
 	age_text(database, age, sizeof(age));
 	fprintf(file, "%" PRId64 " open, %" PRId64 " expired, oldest unclosed %s", figures->open,
 		is_clean(database) ? 0 : figures->expired, age);
+	if (figures->amnesty_until != LEASE_TIME_NONE)
+		fprintf(file, ", amnesty for %s: %" PRId64 " kept",
+			duration_text(figures->amnesty_until - figures->beat_at, interval),
+			figures->pardoned);
 	if (figures->stretched)
 		fprintf(file, ", a scan every %s only, since scanning takes long",
 			duration_text(figures->next_interval, interval));
@@ -1511,7 +1561,8 @@ static void reconcile(struct database *database)
 
 	once->result = lease_reconcile_expired_leases(
 		database->conn, &database->settings.sweep,
-		&(struct lease_sweep_callbacks){ take_closed, take_skipped, database },
+		&(struct lease_sweep_callbacks){
+			.closed = take_closed, .skipped = take_skipped, .arg = database },
 		once->figures, &error);
 	if (once->result >= 0) {
 		end(database);

@@ -37,6 +37,9 @@ enum journal_event {
 	JOURNAL_RUN_MOVED, /* a run without an open attempt */
 	JOURNAL_ATTEMPTS_CLOSED, /* the summary of those not told singly */
 	JOURNAL_RUN_SKIPPED,
+	JOURNAL_AMNESTY, /* the database was away: leases hold on */
+	JOURNAL_CLOCK_JUMPED,
+	JOURNAL_SHORT_LEASES, /* shorter than the amnesty can protect */
 	JOURNAL_PASS,
 	JOURNAL_SERVER_NOTICE,
 	JOURNAL_DATABASE_REMOVED,

@@ -169,6 +169,8 @@ start_daemon() {
 		interval: 1s
 		policy: requeue
 		max_lease_losses: 3
+		amnesty_after: 1s
+		amnesty_grace: 3s
 		log:
 		  target: stderr
 		databases:

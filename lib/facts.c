@@ -322,7 +322,7 @@ static void fill_status(const struct reading *reading, struct batch *batch)
 static int take_status(struct reading *reading, int index, const PGresult *result,
 		       struct lease_error *reterr)
 {
-	int r = read_form(result, "slllllss", reterr);
+	int r = read_form(result, "sllllllssss", reterr);
 
 	(void)index;
 	if (r < 0)
@@ -336,8 +336,11 @@ static int take_status(struct reading *reading, int index, const PGresult *resul
 		.runs_waiting = read_int(result, 0, 3),
 		.attempts_open = read_int(result, 0, 4),
 		.attempts_expired = read_int(result, 0, 5),
-		.oldest_expired_at = read_time(result, 0, 6),
-		.next_end_at = read_time(result, 0, 7),
+		.attempts_pardoned = read_int(result, 0, 6),
+		.oldest_expired_at = read_time(result, 0, 7),
+		.next_end_at = read_time(result, 0, 8),
+		.beat_at = read_time(result, 0, 9),
+		.amnesty_until = read_time(result, 0, 10),
 	};
 	return 0;
 }

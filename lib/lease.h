@@ -58,7 +58,7 @@ typedef struct pg_conn PGconn;
 /* What `timeout` means when it is 0. */
 #define LEASE_TIMEOUT_DEFAULT (10 * LEASE_SECOND)
 /* The newest migration that this library knows; it works with exactly this schema. */
-#define LEASE_SCHEMA_VERSION 4
+#define LEASE_SCHEMA_VERSION 5
 
 /* -- words ------------------------------------------------------------------------------------ */
 
@@ -572,8 +572,11 @@ struct lease_status {
 	int64_t runs_pending, runs_running, runs_waiting;
 	int64_t attempts_open; /* expired ones included */
 	int64_t attempts_expired; /* open, and the lease is over */
+	int64_t attempts_pardoned; /* open, and only an amnesty keeps the lease */
 	int64_t oldest_expired_at; /* end of the lease that is over for longest; LEASE_TIME_NONE */
 	int64_t next_end_at; /* the next end of a lease that still holds; LEASE_TIME_NONE */
+	int64_t beat_at; /* a reconciler's last beat; LEASE_TIME_NONE: no amnesty here */
+	int64_t amnesty_until; /* LEASE_TIME_NONE: none is in force */
 };
 
 LEASE_PUBLIC int lease_read_status(PGconn *conn, struct lease_status *ret,
@@ -672,9 +675,25 @@ struct lease_sweep_options {
 	enum lease_policy policy;
 	int max_lease_losses; /* with requeue; 0: no limit */
 	bool notify; /* NOTIFY lease_events, once a transaction */
+	/*
+	 * Amnesty: while nobody could beat the heartbeat for longer than `after`, the database was
+	 * away and no owner could renew; leases that ended meanwhile hold for `grace` more. `after`
+	 * must be shorter than (ttl - renewal period) of the shortest lease, grace at least 3 * after.
+	 * 0: obey the heartbeat, and never write it, as lease_reconcile_expired_leases always does.
+	 * LEASE_AMNESTY_OFF: remove it. docs/decisions/0004-amnesty.md has the rule.
+	 * With an amnesty no statement may take longer than a part of `after`: the timeouts are cut.
+	 */
+	int64_t amnesty_after, amnesty_grace;
+	/*
+	 * With an amnesty: the most by which the database's clock may run ahead of CLOCK_MONOTONIC, or
+	 * back, from one beat to the next. Beyond it nothing is swept before an amnesty is granted.
+	 * 0: not watched.
+	 */
+	int64_t max_clock_jump;
 };
+#define LEASE_AMNESTY_OFF (-1)
 
-/* Interval 5 s, orphans 60 s, timeouts 10 s and 2 s, 200, 5000, 10000, record, notify. */
+/* Interval 5 s, orphans 60 s, timeouts 10 s and 2 s, 200, 5000, 10000, record, notify, 0, 0, 0. */
 LEASE_PUBLIC void lease_sweep_options_init(struct lease_sweep_options *options);
 
 /* One run that the reconciler wrote to. Strings are borrowed for the call. */
@@ -698,6 +717,10 @@ struct lease_skipped {
 struct lease_sweep_callbacks {
 	void (*closed)(void *arg, const struct lease_closed *closed); /* may be NULL */
 	void (*skipped)(void *arg, const struct lease_skipped *skipped); /* may be NULL */
+	/* an amnesty has begun, or lasts longer now: until this database time; may be NULL */
+	void (*amnesty)(void *arg, int64_t until);
+	/* the database's clock jumped by so many microseconds, back if negative; may be NULL */
+	void (*clock_jumped)(void *arg, int64_t by);
 	void *arg;
 };
 
@@ -711,12 +734,16 @@ struct lease_sweep_figures {
 	int64_t contended; /* times that a run was locked by somebody else */
 	/* of the last complete pass */
 	int64_t open, expired; /* open attempts, and those of them whose lease was over */
+	int64_t pardoned; /* those whose lease only an amnesty keeps */
 	int64_t oldest_expired_at; /* LEASE_TIME_NONE */
 	int64_t scan_duration; /* spent in scan statements */
 	int64_t next_interval; /* the interval in force */
 	bool stretched; /* it is longer than asked for, because scanning takes long */
+	int64_t shortest_ttl; /* of the open attempts' leases; 0: there are none */
 	/* now */
 	int64_t due; /* ends waiting in memory */
+	int64_t beat_at; /* database time of the last beat; LEASE_TIME_NONE */
+	int64_t amnesty_until; /* database time; LEASE_TIME_NONE: none is in force */
 	int64_t passed_at; /* CLOCK_MONOTONIC of the last complete pass; 0: none yet */
 };
 

@@ -174,9 +174,18 @@ static bool has_open(const struct lease_facts *f)
 	return f->open.attempt_no > 0;
 }
 
+/* Amnesty: nobody could renew. docs/decisions/0004-amnesty.md */
+static bool is_pardoned(const struct lease_facts *f)
+{
+	return f->heartbeat.found && f->open.lease_expires_at > f->heartbeat.protect_from &&
+	       !(is_set(f->deadline_at) && f->deadline_at <= f->now) &&
+	       (f->heartbeat.amnesty_until > f->now ||
+		f->heartbeat.beat_at < f->now - f->heartbeat.after);
+}
+
 static bool open_is_over(const struct lease_facts *f)
 {
-	return has_open(f) && f->open.lease_expires_at <= f->now;
+	return has_open(f) && f->open.lease_expires_at <= f->now && !is_pardoned(f);
 }
 
 static bool is_cancel_requested(const struct lease_facts *f)

@@ -68,6 +68,11 @@ struct lease_facts {
 		enum lease_outcome outcome;
 		const char *error_code;
 	} named;
+	/* the reconciler's; not found where the lease holds by the clock, or there is none */
+	struct {
+		bool found;
+		int64_t beat_at, protect_from, amnesty_until, after;
+	} heartbeat;
 	bool owner_closed; /* the owner stands on a closed attempt of the run */
 	int32_t last_attempt_no; /* the highest; 0: none; looked for when the command has an owner */
 	int32_t losses; /* newest closed attempts without a break that are lease_expired */

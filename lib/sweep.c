@@ -21,6 +21,7 @@
 enum activity {
 	IDLE,
 	CHECKING,
+	BEATING, /* the heartbeat */
 	SCANNING, /* the next page of the open attempts, */
 	SCANNING_ORPHANS, /* of the orphans, */
 	SCANNING_DEADLINES, /* of the passed deadlines */
@@ -46,8 +47,7 @@ struct lease_sweep {
 	/* scans */
 	enum activity scan; /* the one under way, or IDLE */
 	char cursor[LEASE_ID_MAX + 1];
-	bool page_was_sent;
-	int page_statement; /* its index in the batch */
+	bool was_sent;
 	int page_size; /* of the page in flight: the option may change meanwhile */
 	/* the numbers of the newest lists: of the horizon scan, odd; of orphans and deadlines, even */
 	uint32_t pass_list, orphan_list;
@@ -62,6 +62,13 @@ struct lease_sweep {
 	 */
 	int64_t clock_offset;
 	bool clock_known;
+
+	/* the heartbeat; monotonic times */
+	int64_t beat_due_at, beat_retry_at, beat_sent_at;
+	bool force_amnesty; /* with the next beat */
+	/* bounds of database time minus CLOCK_MONOTONIC, from the last beat */
+	int64_t offset_least, offset_most;
+	bool offset_known;
 
 	/* runs to look at */
 	struct due due;
@@ -138,6 +145,18 @@ static int check_options(const struct lease_sweep_options *o, struct lease_error
 		return lease_error_set(reterr, LEASE_E_INVALID,
 				       "batch_size must be 1 to 100000, scan_page 1 to 1000000, "
 				       "due_limit 1 to 10000000");
+	if (o->amnesty_after != 0 && o->amnesty_after != LEASE_AMNESTY_OFF &&
+	    (o->amnesty_after < LEASE_MILLISECOND || o->amnesty_after > LEASE_DURATION_MAX / 3 ||
+	     o->amnesty_grace < 3 * o->amnesty_after || o->amnesty_grace > LEASE_DURATION_MAX))
+		return lease_error_set(reterr, LEASE_E_INVALID,
+				       "amnesty_after must be at least 1 ms, and amnesty_grace at "
+				       "least three times as long");
+	if (o->max_clock_jump != 0 &&
+	    (o->amnesty_after <= 0 || o->max_clock_jump < LEASE_MILLISECOND ||
+	     o->max_clock_jump > LEASE_DURATION_MAX))
+		return lease_error_set(reterr, LEASE_E_INVALID,
+				       "max_clock_jump must be at least 1 ms, and goes with an "
+				       "amnesty only");
 	if (o->policy < LEASE_POLICY_RECORD || o->policy > LEASE_POLICY_REQUEUE ||
 	    o->max_lease_losses < 0)
 		return lease_error_set(reterr, LEASE_E_INVALID,
@@ -153,6 +172,9 @@ int lease_sweep_set_options(struct lease_sweep *sweep, const struct lease_sweep_
 
 	if (r < 0)
 		return r;
+	if (options->amnesty_after != sweep->options.amnesty_after ||
+	    options->amnesty_grace != sweep->options.amnesty_grace)
+		sweep->beat_due_at = 0;
 	sweep->options = *options;
 	/* a page must fit, or what it lists would be dropped and scanned again for ever */
 	sweep->due.limit = (size_t)max64(options->due_limit, 2 * (int64_t)options->scan_page);
@@ -179,6 +201,7 @@ int lease_sweep_new(const struct lease_sweep_options *options,
 	if (callbacks)
 		sweep->callbacks = *callbacks;
 	sweep->figures.oldest_expired_at = LEASE_TIME_NONE;
+	sweep->figures.beat_at = sweep->figures.amnesty_until = LEASE_TIME_NONE;
 	sweep->jitter = (unsigned)clock_monotonic();
 	sweep->pass_list = 1;
 	sweep->orphan_list = 2;
@@ -256,6 +279,17 @@ static bool gather_chunk(struct lease_sweep *sweep, int64_t now)
 	return true;
 }
 
+/*
+ * Between two beats there are at most the statements of one transaction; together they must not
+ * take so long that the next beat sees a gap.
+ */
+static int64_t cut_timeout(const struct lease_sweep_options *options, int64_t timeout, int part)
+{
+	if (options->amnesty_after <= 0)
+		return timeout;
+	return max64(min64(timeout, options->amnesty_after / part), LEASE_MILLISECOND);
+}
+
 /* The transaction for the range on top. */
 static struct operation begin_range(struct lease_sweep *sweep)
 {
@@ -273,8 +307,8 @@ static struct operation begin_range(struct lease_sweep *sweep)
 		};
 	sweep->txn = (struct txn){
 		.lock = TXN_LOCK_SKIP,
-		.statement_timeout = options->statement_timeout,
-		.lock_timeout = options->lock_timeout,
+		.statement_timeout = cut_timeout(options, options->statement_timeout, 4),
+		.lock_timeout = cut_timeout(options, options->lock_timeout, 4),
 		.notify = options->notify ? "on" : "off",
 		.items = sweep->items + range->from,
 		.n = range->to - range->from,
@@ -314,6 +348,16 @@ static int64_t local_time(const struct lease_sweep *sweep, int64_t database_time
 	return database_time - sweep->clock_offset;
 }
 
+/* Until when a lease holds that holds now: an amnesty without an end lasts until a beat comes. */
+static int64_t held_until(const struct lease_facts *facts)
+{
+	if (facts->open.lease_expires_at > facts->now)
+		return facts->open.lease_expires_at;
+	if (facts->heartbeat.amnesty_until > facts->now)
+		return facts->heartbeat.amnesty_until;
+	return facts->now + facts->heartbeat.after;
+}
+
 static void settle_item(struct lease_sweep *sweep, const struct due_entry *entry,
 			const struct txn_item *item)
 {
@@ -330,9 +374,9 @@ static void settle_item(struct lease_sweep *sweep, const struct due_entry *entry
 			put_back(sweep, entry, 0);
 		break;
 	case VERDICT_REFUSE:
-		/* renewed meanwhile: of interest only if it ends before the next scan lists it */
+		/* of interest only if it ends before the next scan lists it */
 		if (item->decision.refusal == LEASE_HELD && !sweep->once) {
-			int64_t ends = local_time(sweep, item->facts.open.lease_expires_at);
+			int64_t ends = local_time(sweep, held_until(&item->facts));
 
 			if (ends - SCAN_SLACK <= sweep->scan_at)
 				put_back(sweep, entry, ends);
@@ -451,6 +495,8 @@ static void end_pass(struct lease_sweep *sweep)
 	due_forget(&sweep->due, sweep->pass_list - 2);
 	sweep->figures.open = sweep->seen.open;
 	sweep->figures.expired = sweep->seen.expired;
+	sweep->figures.pardoned = sweep->seen.pardoned;
+	sweep->figures.shortest_ttl = sweep->shortest_ttl < INT64_MAX ? sweep->shortest_ttl : 0;
 	sweep->figures.oldest_expired_at = sweep->seen.oldest_expired_at;
 	sweep->figures.scan_duration = sweep->seen.scan_duration;
 	sweep->figures.passes++;
@@ -470,7 +516,7 @@ static void end_pass(struct lease_sweep *sweep)
 static int take_page(struct lease_sweep *sweep, const PGresult *result, struct lease_error *reterr)
 {
 	struct lease_sweep_figures *seen = &sweep->seen;
-	int r = read_form(result, "itissil", reterr);
+	int r = read_form(result, "itissili", reterr);
 	int64_t oldest, now = clock_monotonic();
 	const char *last;
 
@@ -482,6 +528,7 @@ static int take_page(struct lease_sweep *sweep, const PGresult *result, struct l
 	seen->scan_duration += now - sweep->page_sent_at;
 	seen->open += read_int(result, 0, 2);
 	seen->expired += read_int(result, 0, 5);
+	seen->pardoned += read_int(result, 0, 7);
 	oldest = read_time(result, 0, 3);
 	if (oldest != LEASE_TIME_NONE &&
 	    (seen->oldest_expired_at == LEASE_TIME_NONE || oldest < seen->oldest_expired_at))
@@ -501,24 +548,24 @@ static int take_page(struct lease_sweep *sweep, const PGresult *result, struct l
 	return 0;
 }
 
-/* A page of orphans or passed deadlines: run ids, to be looked at now. */
+/* A page of orphans or passed deadlines, to be looked at now; see scan_orphans.sql. */
 static int take_list(struct lease_sweep *sweep, const PGresult *result, struct lease_error *reterr)
 {
-	int r = read_form(result, "t", reterr);
-	int n = PQntuples(result);
+	int r = read_form(result, "iti", reterr);
 	int64_t now = clock_monotonic();
+	const char *last;
 
 	if (r < 0)
 		return r;
-	for (int row = 0; row < n; row++) {
-		const char *run_id = read_text(result, row, 0);
-
-		if (!run_id)
-			return lease_error_set(reterr, LEASE_E_PROTOCOL, "a run without run_id");
-		due_add(&sweep->due, run_id, now, 0, sweep->orphan_list);
-		snprintf(sweep->cursor, sizeof(sweep->cursor), "%s", run_id);
-	}
-	if (n == sweep->page_size)
+	if (PQntuples(result) < 1 || read_int(result, 0, 0) != 0)
+		return lease_error_set(reterr, LEASE_E_PROTOCOL, "a page without figures");
+	for (int row = 1; row < PQntuples(result); row++)
+		if (!PQgetisnull(result, row, 1))
+			due_add(&sweep->due, read_text(result, row, 1), now, 0, sweep->orphan_list);
+	last = read_text(result, 0, 1);
+	if (last)
+		snprintf(sweep->cursor, sizeof(sweep->cursor), "%s", last);
+	if (read_int(result, 0, 2) >= sweep->page_size)
 		return 0;
 	if (sweep->scan == SCANNING_ORPHANS) {
 		begin_scan(sweep, SCANNING_DEADLINES, now);
@@ -535,7 +582,8 @@ static int scan_take(void *self, int index, PGresult *result, struct lease_error
 	struct lease_sweep *sweep = self;
 	int r = 0;
 
-	if (index == sweep->page_statement)
+	/* after BEGIN and the settings */
+	if (index == 2)
 		r = sweep->scan == SCANNING ? take_page(sweep, result, reterr)
 					    : take_list(sweep, result, reterr);
 	PQclear(result);
@@ -548,18 +596,15 @@ static int scan_next(void *self, struct batch *batch, struct lease_error *reterr
 	const struct lease_sweep_options *options = &sweep->options;
 
 	(void)reterr;
-	if (sweep->page_was_sent)
+	if (sweep->was_sent)
 		return 0;
-	sweep->page_was_sent = true;
+	sweep->was_sent = true;
 	sweep->page_size = options->scan_page;
 	sweep->page_sent_at = clock_monotonic();
 	batch_add(batch, lease_sql_begin);
 	batch_add(batch, lease_sql_settings_scan);
-	bind_milliseconds(batch, options->statement_timeout);
-	bind_milliseconds(batch, options->lock_timeout);
-	if (sweep->scan == SCANNING_ORPHANS)
-		batch_add(batch, lease_sql_settings_orphans);
-	sweep->page_statement = batch->n;
+	bind_milliseconds(batch, cut_timeout(options, options->statement_timeout, 2));
+	bind_milliseconds(batch, cut_timeout(options, options->lock_timeout, 2));
 	batch_add(batch, sweep->scan == SCANNING           ? lease_sql_scan_page
 			 : sweep->scan == SCANNING_ORPHANS ? lease_sql_scan_orphans
 							   : lease_sql_scan_deadlines);
@@ -573,6 +618,105 @@ static int scan_next(void *self, struct batch *batch, struct lease_error *reterr
 	return 1;
 }
 
+/* -- the heartbeat ------------------------------------------------------------------------------ */
+
+/*
+ * The database's clock was read between sending and now. If even the nearest readings of this beat
+ * and the last are further apart than allowed, it jumped.
+ */
+static void watch_clock(struct lease_sweep *sweep, int64_t database_time)
+{
+	int64_t allowed = sweep->options.max_clock_jump;
+	int64_t least = database_time - clock_monotonic();
+	int64_t most = database_time - sweep->beat_sent_at;
+	int64_t jump = 0;
+
+	if (sweep->offset_known && least > sweep->offset_most)
+		jump = least - sweep->offset_most;
+	else if (sweep->offset_known && most < sweep->offset_least)
+		jump = most - sweep->offset_least;
+	sweep->offset_least = least;
+	sweep->offset_most = most;
+	sweep->offset_known = true;
+	if (allowed == 0 || (jump <= allowed && jump >= -allowed))
+		return;
+	sweep->force_amnesty = true;
+	if (sweep->callbacks.clock_jumped)
+		sweep->callbacks.clock_jumped(sweep->callbacks.arg, jump);
+}
+
+static int beat_take(void *self, int index, PGresult *result, struct lease_error *reterr)
+{
+	struct lease_sweep *sweep = self;
+	struct lease_sweep_figures *figures = &sweep->figures;
+	int64_t before = figures->amnesty_until;
+	int r = 0;
+
+	/* after BEGIN and the settings */
+	if (index == 2 && PQresultStatus(result) == PGRES_TUPLES_OK) {
+		r = read_form(result, "sssb", reterr);
+		if (r == 0 && PQntuples(result) != 1)
+			r = lease_error_set(reterr, LEASE_E_PROTOCOL, "a beat without a row");
+		if (r == 0) {
+			figures->beat_at = read_time(result, 0, 0);
+			figures->amnesty_until = read_bool(result, 0, 3) ? read_time(result, 0, 2)
+									 : LEASE_TIME_NONE;
+			sweep->force_amnesty = false;
+			watch_clock(sweep, figures->beat_at);
+		}
+	}
+	PQclear(result);
+	if (r == 0 && figures->amnesty_until != LEASE_TIME_NONE &&
+	    figures->amnesty_until != before && sweep->callbacks.amnesty)
+		sweep->callbacks.amnesty(sweep->callbacks.arg, figures->amnesty_until);
+	return r;
+}
+
+static int beat_next(void *self, struct batch *batch, struct lease_error *reterr)
+{
+	struct lease_sweep *sweep = self;
+	const struct lease_sweep_options *options = &sweep->options;
+
+	(void)reterr;
+	if (sweep->was_sent)
+		return 0;
+	sweep->was_sent = true;
+	sweep->beat_sent_at = clock_monotonic();
+	batch_add(batch, lease_sql_begin);
+	/* a beat that waits for long would set beat_at back so far that the next one sees a gap */
+	batch_add(batch, lease_sql_settings_scan);
+	bind_milliseconds(batch, cut_timeout(options, options->statement_timeout, 2));
+	bind_milliseconds(batch, cut_timeout(options, options->statement_timeout, 2));
+	if (options->amnesty_after > 0) {
+		batch_add(batch, lease_sql_beat);
+		bind_int(batch, options->amnesty_after);
+		bind_int(batch, options->amnesty_grace);
+		bind_text(batch, sweep->force_amnesty ? "t" : "f");
+	} else {
+		batch_add(batch, lease_sql_beat_never);
+	}
+	batch_add(batch, "COMMIT");
+	return 1;
+}
+
+static bool is_beating(const struct lease_sweep *sweep)
+{
+	return !sweep->once && sweep->options.amnesty_after != 0;
+}
+
+/* Four times within `after`, so that a beat may fail. */
+static void beaten(struct lease_sweep *sweep)
+{
+	sweep->beat_due_at = INT64_MAX;
+	if (sweep->options.amnesty_after > 0)
+		sweep->beat_due_at = sweep->force_amnesty
+					     ? 0
+					     : sweep->beat_sent_at +
+						       sweep->options.amnesty_after / 4;
+	else
+		sweep->figures.beat_at = sweep->figures.amnesty_until = LEASE_TIME_NONE;
+}
+
 /* -- what next -------------------------------------------------------------------------------- */
 
 /* When the next scan is to begin. */
@@ -583,10 +727,15 @@ static int64_t next_scan_at(const struct lease_sweep *sweep)
 
 static enum activity choose(struct lease_sweep *sweep, int64_t now)
 {
-	if (sweep->stopping || sweep->retry_at > now)
+	if (sweep->stopping)
 		return IDLE;
 	if (!sweep->checked)
-		return CHECKING;
+		return sweep->retry_at > now ? IDLE : CHECKING;
+	/* before anything else, also while a sweep that failed waits: no beat, no sweep */
+	if (is_beating(sweep) && sweep->beat_due_at <= now)
+		return sweep->beat_retry_at > now ? IDLE : BEATING;
+	if (sweep->retry_at > now)
+		return IDLE;
 	if (sweep->n_ranges > 0 || due_next(&sweep->due) <= now)
 		return CLOSING;
 	if (sweep->scan == IDLE) {
@@ -612,10 +761,14 @@ static bool begin(struct lease_sweep *sweep, PGconn *conn, int64_t now)
 	case CHECKING:
 		operation = database_check_operation(&sweep->check);
 		break;
+	case BEATING:
+		sweep->was_sent = false;
+		operation = (struct operation){ beat_next, beat_take, sweep };
+		break;
 	case SCANNING:
 	case SCANNING_ORPHANS:
 	case SCANNING_DEADLINES:
-		sweep->page_was_sent = false;
+		sweep->was_sent = false;
 		operation = (struct operation){ scan_next, scan_take, sweep };
 		break;
 	case CLOSING:
@@ -637,8 +790,11 @@ static void complete(struct lease_sweep *sweep)
 		sweep->checked = true;
 	if (sweep->activity == CLOSING)
 		complete_range(sweep);
+	if (sweep->activity == BEATING) /* says nothing of sweeps that fail */
+		beaten(sweep);
+	else
+		sweep->failures_in_a_row = 0;
 	sweep->activity = IDLE;
-	sweep->failures_in_a_row = 0;
 }
 
 /* True: dealt with, go on. */
@@ -655,7 +811,10 @@ static bool fail(struct lease_sweep *sweep, const struct lease_error *error)
 	/* half of it at random, so that several daemons do not come back at once */
 	sweep->jitter = sweep->jitter * 1103515245u + 12345u;
 	pause = pause / 2 + (int64_t)(sweep->jitter >> 8) % (pause / 2 + 1);
-	sweep->retry_at = clock_monotonic() + pause;
+	if (activity == BEATING)
+		sweep->beat_retry_at = clock_monotonic() + pause;
+	else
+		sweep->retry_at = clock_monotonic() + pause;
 	return false;
 }
 
@@ -690,7 +849,13 @@ int64_t lease_sweep_wake_at(const struct lease_sweep *sweep)
 		at = 0;
 	else
 		at = min64(due_next(&sweep->due), next_scan_at(sweep));
-	return max64(at, sweep->retry_at);
+	at = max64(at, sweep->retry_at);
+	if (!sweep->checked || !is_beating(sweep))
+		return at;
+	/* while a beat fails there is no sweep */
+	if (sweep->beat_due_at <= sweep->beat_retry_at)
+		return sweep->beat_retry_at;
+	return min64(at, sweep->beat_due_at);
 }
 
 void lease_sweep_reset(struct lease_sweep *sweep)
@@ -704,6 +869,7 @@ void lease_sweep_reset(struct lease_sweep *sweep)
 	sweep->checked = false;
 	sweep->interval = sweep->options.interval;
 	sweep->scan_at = sweep->orphans_at = sweep->retry_at = 0;
+	sweep->beat_due_at = sweep->beat_retry_at = 0;
 	sweep->failures_in_a_row = 0;
 }
 

@@ -418,6 +418,9 @@ static int read_facts(const PGresult *result, int row, struct lease_facts *ret,
 		.last_attempt_no = (int32_t)read_int(result, row, 15),
 		.losses = (int32_t)read_int(result, row, 16),
 		.checkpoint_id = read_text(result, row, 17),
+		.heartbeat = { !PQgetisnull(result, row, 18), read_time(result, row, 18),
+			       read_time(result, row, 19), read_time(result, row, 20),
+			       read_int(result, row, 21) },
 	};
 	if (lease_run_status_parse(status) < 0 || (outcome && lease_outcome_parse(outcome) < 0))
 		return lease_error_set(reterr, LEASE_E_PROTOCOL, "unknown status or outcome '%s'",
@@ -430,7 +433,7 @@ static int read_facts(const PGresult *result, int row, struct lease_facts *ret,
 /* Keeps the result: the facts borrow its strings. */
 static int take_look(struct txn *txn, PGresult *result, struct lease_error *reterr)
 {
-	int r = read_form(result, "istlsssitsitttbiit", reterr);
+	int r = read_form(result, "istlsssitsitttbiitsssl", reterr);
 
 	PQclear(txn->looked);
 	txn->looked = result;

@@ -1,5 +1,5 @@
 -- Close attempts and move runs. A close repeats its whole guard: by the owner, or because the lease
--- is over at this moment; and a run that is to move with its attempt moves only if that attempt's
+-- is over at this moment and no amnesty protects it (the heartbeat); and a run that is to move with its attempt moves only if that attempt's
 -- close returned a row.
 -- Arrays, one element a run, sorted by run_id:
 --   $1 run_id
@@ -33,8 +33,13 @@ WITH want AS MATERIALIZED (
        -- open, as by finished_at IS NULL: so that only the primary key fits, whatever the
        -- statistics say
        AND a.outcome IS NULL
-       AND CASE WHEN w.owner IS NULL THEN a.lease_expires_at <= clock_timestamp()
-                ELSE a.owner = w.owner END
+       AND CASE WHEN w.owner IS NOT NULL THEN a.owner = w.owner
+                WHEN a.lease_expires_at > clock_timestamp() THEN false
+                WHEN a.deadline_at <= clock_timestamp() THEN true
+                ELSE NOT EXISTS (SELECT FROM lease.heartbeat h
+                                  WHERE h.singleton AND a.lease_expires_at > h.protect_from
+                                    AND (h.amnesty_until > clock_timestamp()
+                                         OR h.beat_at + h.after < clock_timestamp())) END
     RETURNING w.*, a.finished_at, a.lease_expires_at, a.owner AS attempt_owner
 ), ready AS (
     SELECT * FROM closed

@@ -11,7 +11,12 @@ SELECT r.run_id
    AND ($1::text IS NULL OR r.tenant_id = $1::text)
    AND (SELECT a.attempt_no FROM lease.run_attempts a
          WHERE a.run_id = r.run_id AND a.finished_at IS NULL
-           AND a.lease_expires_at > clock_timestamp()) IS NULL
+           AND CASE WHEN a.lease_expires_at > clock_timestamp() THEN true
+                    WHEN a.deadline_at <= clock_timestamp() THEN false
+                    ELSE EXISTS (SELECT FROM lease.heartbeat h
+                                  WHERE h.singleton AND a.lease_expires_at > h.protect_from
+                                    AND (h.amnesty_until > clock_timestamp()
+                                         OR h.beat_at + h.after < clock_timestamp())) END) IS NULL
  ORDER BY r.created_at, r.run_id
  LIMIT 1
    FOR NO KEY UPDATE OF r SKIP LOCKED;

@@ -4,7 +4,7 @@
 -- none). $4 how many of the newest closed attempts to look at for losses (0: none), $5 the outcome
 -- that is a loss.
 SELECT w.ord::int4,
-       clock_timestamp(),
+       t.now,
        r.status, r.state_version, r.not_before, r.deadline_at, r.cancel_requested_at,
        o.attempt_no, o.owner, o.lease_expires_at,
        n.attempt_no, n.owner, n.outcome, n.error_code,
@@ -22,11 +22,14 @@ SELECT w.ord::int4,
                  ORDER BY l.attempt_no DESC
                  LIMIT $4::int8) s
          WHERE s.unbroken),
-       r.current_checkpoint_id
-  FROM unnest($1::text[], $2::int4[], $3::text[]) WITH ORDINALITY AS w (run_id, attempt_no, owner, ord)
+       r.current_checkpoint_id,
+       h.beat_at, h.protect_from, h.amnesty_until, (extract(epoch FROM h.after) * 1000000)::int8
+  FROM (SELECT clock_timestamp() AS now) t
+ CROSS JOIN unnest($1::text[], $2::int4[], $3::text[]) WITH ORDINALITY AS w (run_id, attempt_no, owner, ord)
   JOIN lease.runs r ON r.run_id = w.run_id
   LEFT JOIN LATERAL (SELECT a.attempt_no, a.owner, a.lease_expires_at
                        FROM lease.run_attempts a
                       WHERE a.run_id = w.run_id AND a.finished_at IS NULL
                       LIMIT 1) o ON true
+  LEFT JOIN lease.heartbeat h ON h.singleton AND o.lease_expires_at <= t.now
   LEFT JOIN lease.run_attempts n ON n.run_id = w.run_id AND n.attempt_no = w.attempt_no;

@@ -16,5 +16,10 @@ UPDATE lease.run_attempts a
    AND a.finished_at IS NULL
    AND a.attempt_no = w.attempt_no
    AND a.owner = w.owner
-   AND a.lease_expires_at > clock_timestamp()
+   AND CASE WHEN a.lease_expires_at > clock_timestamp() THEN true
+            WHEN a.deadline_at <= clock_timestamp() THEN false
+            ELSE EXISTS (SELECT FROM lease.heartbeat h
+                          WHERE h.singleton AND a.lease_expires_at > h.protect_from
+                            AND (h.amnesty_until > clock_timestamp()
+                                 OR h.beat_at + h.after < clock_timestamp())) END
 RETURNING w.ord::int4, a.heartbeat_at, a.lease_expires_at, a.deadline_at, a.cancel_requested_at;

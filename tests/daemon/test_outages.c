@@ -49,7 +49,7 @@ static int drop(void **state)
 
 static const char *config_with(const char *options)
 {
-	return text("reconnect_min: 20ms\nreconnect_max: 200ms\n%s\ndatabases:\n%s", options,
+	return text("amnesty: off\nreconnect_min: 20ms\nreconnect_max: 200ms\n%s\ndatabases:\n%s", options,
 		    entry("main", conninfo, ""));
 }
 

@@ -28,7 +28,7 @@ static int drop(void **state)
 
 static const char *config_with(const char *options)
 {
-	return text("%s\ndatabases:\n%s", options, entry("main", conninfo, ""));
+	return text("amnesty: off\n%s\ndatabases:\n%s", options, entry("main", conninfo, ""));
 }
 
 /* Replaces the file and asks for it to be read; waits for the manager to be told of both ends. */

@@ -26,7 +26,7 @@ static int drop(void **state)
 
 static const char *config_with(const char *options)
 {
-	return text("%s\ndatabases:\n%s", options, entry("main", conninfo, ""));
+	return text("amnesty: off\n%s\ndatabases:\n%s", options, entry("main", conninfo, ""));
 }
 
 /* How many lines of its log tell of one closed attempt. */

@@ -358,7 +358,9 @@ static void note_skipped(void *arg, const struct lease_skipped *skipped)
 static int reconcile_telling(PGconn *conn, const struct lease_sweep_options *options,
 			     struct told *told, struct lease_sweep_figures *figures)
 {
-	struct lease_sweep_callbacks callbacks = { note_closed, note_skipped, told };
+	struct lease_sweep_callbacks callbacks = { .closed = note_closed,
+						   .skipped = note_skipped,
+						   .arg = told };
 
 	memset(told, 0, sizeof(*told));
 	return lease_reconcile_expired_leases(conn, options, &callbacks, figures, &last_error);
@@ -712,7 +714,9 @@ static void a_sweep_wakes_when_a_lease_ends(void **state)
 	struct scenario *s = *state;
 	struct lease_sweep_options options;
 	struct told told = { .n = 0 };
-	struct lease_sweep_callbacks callbacks = { note_closed, note_skipped, &told };
+	struct lease_sweep_callbacks callbacks = { .closed = note_closed,
+						   .skipped = note_skipped,
+						   .arg = &told };
 	struct lease_sweep *sweep;
 
 	take_run(s, "r", "w");

@@ -321,7 +321,7 @@ static const struct row_limit limits[] = {
 	{ "lock_next", NULL, "null", 50 },
 	{ "lock_next_running", NULL, "null", 50 },
 	{ "scan_page", NULL, "'', 5000, 1000", 100000 },
-	{ "scan_orphans", "settings_orphans", "'', 5000, true", 150000 },
+	{ "scan_orphans", NULL, "'', 5000, true", 150000 },
 };
 
 /*

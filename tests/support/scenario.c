@@ -510,6 +510,7 @@ static void wait_sweeper(struct sweeper *sweeper, int events)
 static void *run_sweeper(void *arg)
 {
 	struct sweeper *sweeper = ((struct running *)arg)->sweeper;
+	struct lease_sweep_figures figures;
 
 	for (;;) {
 		struct lease_error error;
@@ -518,8 +519,13 @@ static void *run_sweeper(void *arg)
 		if (atomic_load(&sweeper->stop))
 			lease_sweep_stop(sweeper->sweep);
 		events = lease_sweep_poll(sweeper->sweep, sweeper->conn, &error);
-		if (events < 0 && sweeper->errors++ == 0)
-			sweeper->error = error;
+		lease_sweep_read_figures(sweeper->sweep, &figures);
+		atomic_store(&sweeper->passes, figures.passes);
+		if (events < 0) {
+			if (atomic_load(&sweeper->errors) == 0)
+				sweeper->error = error;
+			atomic_fetch_add(&sweeper->errors, 1);
+		}
 		if (atomic_load(&sweeper->stop) && events <= 0)
 			return NULL;
 		wait_sweeper(sweeper, events < 0 ? 0 : events);
@@ -538,6 +544,27 @@ struct sweeper *sweeper_start(struct scenario *s, const struct lease_sweep_optio
 	return sweeper;
 }
 
+static void wait_for_count(atomic_llong *count, long long least, const char *what)
+{
+	long long deadline = test_now_ms() + TEST_PATIENCE_MS;
+
+	while (atomic_load(count) < least) {
+		if (test_now_ms() > deadline)
+			fail_msg("the sweeper made no %lld %s", least, what);
+		usleep(5000);
+	}
+}
+
+void wait_for_passes(struct sweeper *sweeper, int more)
+{
+	wait_for_count(&sweeper->passes, atomic_load(&sweeper->passes) + more, "passes");
+}
+
+void wait_for_failures(struct sweeper *sweeper, int failures)
+{
+	wait_for_count(&sweeper->errors, failures, "failures");
+}
+
 int sweeper_stop(struct sweeper *sweeper, struct lease_sweep_figures *ret)
 {
 	struct running *running = sweeper->running;
@@ -545,7 +572,7 @@ int sweeper_stop(struct sweeper *sweeper, struct lease_sweep_figures *ret)
 
 	atomic_store(&sweeper->stop, true);
 	end_thread(running);
-	errors = sweeper->errors;
+	errors = (int)sweeper->errors;
 	last_error = sweeper->error;
 	if (ret)
 		lease_sweep_read_figures(sweeper->sweep, ret);

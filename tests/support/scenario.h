@@ -139,13 +139,17 @@ struct sweeper {
 	PGconn *conn;
 	struct lease_sweep *sweep;
 	struct lease_error error; /* the first one */
-	int errors;
+	atomic_llong errors;
+	atomic_llong passes; /* horizon scans that came to their end */
 	atomic_bool stop;
 	struct running *running;
 };
 
 struct sweeper *sweeper_start(struct scenario *s, const struct lease_sweep_options *options,
 			      const struct lease_sweep_callbacks *callbacks);
+/* Wait until it has made so many more passes; until it has failed so often in all. */
+void wait_for_passes(struct sweeper *sweeper, int more);
+void wait_for_failures(struct sweeper *sweeper, int failures);
 /* Frees it. Gives how many errors there were; the first one is in last_error. */
 int sweeper_stop(struct sweeper *sweeper, struct lease_sweep_figures *ret);
 

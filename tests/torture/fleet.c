@@ -91,7 +91,7 @@ static void choose_policy(struct fleet *fleet, struct member *member, uint32_t d
 		snprintf(losses, sizeof(losses), "max_lease_losses: %u\n", detail / 4 % 5);
 	free(member->config);
 	member->config = text_of(
-		"interval: %dms\norphan_interval: 1s\npolicy: %s\n%sbatch_size: %u\n"
+		"amnesty: off\ninterval: %dms\norphan_interval: 1s\npolicy: %s\n%sbatch_size: %u\n"
 		"connect_timeout: 1s\nstatement_timeout: 700ms\nlock_timeout: 300ms\n"
 		"network_timeout: 1200ms\nreconnect_min: 20ms\nreconnect_max: 500ms\n"
 		"log:\n  target: stderr\ndatabases:\n  - name: torture\n    conninfo: \"%s\"\n",

@@ -411,7 +411,8 @@ static void case_32_unknown_keys(void **state)
 	/* What looks like a connection string in the wrong place is not repeated. */
 	refused_in_database("password=hunter2: x",
 			    "t.yaml:3:5: databases[1]: unknown key; allowed here: interval, "
-			    "orphan_interval, batch_size, policy, max_lease_losses, notify, "
+			    "orphan_interval, batch_size, policy, max_lease_losses, notify, amnesty, "
+			    "amnesty_after, amnesty_grace, max_clock_jump, "
 			    "statement_timeout, lock_timeout, name, conninfo, password_file");
 	refused("? [a]\n: b\n",
 		"t.yaml:1:3: file: a key must be a single word, not a mapping or a sequence");

@@ -34,6 +34,33 @@ static const struct open_attempt open_attempts[] = {
 	{ NULL, 0 }, { OWN, AHEAD }, { OWN, NOW }, { OTHER, AHEAD }, { OTHER, PAST },
 };
 
+/* The reconciler's heartbeat: two that pardon a lease that is over, none, two that do not. */
+struct heartbeat {
+	bool found;
+	int64_t beat_at, protect_from, amnesty_until, after;
+};
+
+#define PARDONS 2
+static const struct heartbeat heartbeats[] = {
+	{ true, NOW - 1, PAST - 1, AHEAD, 5 }, /* an amnesty is in force */
+	{ true, NOW - 6, PAST - 1, PAST, 5 }, /* no beat came for too long */
+	{ false, NONE, NONE, NONE, 0 },
+	{ true, NOW - 6, NOW, AHEAD, 5 }, /* the lease had ended before */
+	{ true, NOW - 5, PAST - 1, NOW, 5 }, /* all is well */
+};
+#define NO_HEARTBEAT 2
+
+static void set_heartbeat(struct lease_facts *facts, size_t i)
+{
+	const struct heartbeat *h = &heartbeats[i];
+
+	facts->heartbeat.found = h->found;
+	facts->heartbeat.beat_at = h->beat_at;
+	facts->heartbeat.protect_from = h->protect_from;
+	facts->heartbeat.amnesty_until = h->amnesty_until;
+	facts->heartbeat.after = h->after;
+}
+
 /* What the token names: nothing, the open attempt, or a closed one. */
 struct named_attempt {
 	bool exists, is_open;
@@ -218,7 +245,11 @@ static void each_combination(check_decision *check)
 					.last_attempt_no = 4,
 				};
 
-				each_time(&facts, check);
+				for (size_t h = 0; h < LENGTH(heartbeats); h++) {
+					set_heartbeat(&facts, h);
+					if (h == NO_HEARTBEAT || (open->owner && open->ends <= NOW))
+						each_time(&facts, check);
+				}
 			}
 		}
 	each_command(&(struct lease_facts){ .now = NOW }, check);
@@ -233,9 +264,19 @@ static bool has_open(const struct lease_facts *f)
 	return f->open.attempt_no > 0;
 }
 
+static bool is_pardoned(const struct lease_facts *f)
+{
+	bool in_time = f->deadline_at == NONE || f->now < f->deadline_at;
+	bool was_well = f->open.lease_expires_at <= f->heartbeat.protect_from;
+	bool amnesty = f->now < f->heartbeat.amnesty_until;
+	bool silence = f->heartbeat.beat_at + f->heartbeat.after < f->now;
+
+	return f->heartbeat.found && in_time && !was_well && (amnesty || silence);
+}
+
 static bool is_over(const struct lease_facts *f)
 {
-	return has_open(f) && f->open.lease_expires_at <= f->now;
+	return has_open(f) && f->open.lease_expires_at <= f->now && !is_pardoned(f);
 }
 
 static bool is_own(const struct lease_facts *f)
@@ -885,10 +926,8 @@ static void assert_text(const char *expected, const char *actual)
 	assert_string_equal(expected ? expected : "(none)", actual ? actual : "(none)");
 }
 
-static void check_expectation(void **state)
+static void check_decision_of(const struct expectation *e, const struct lease_facts *facts)
 {
-	const struct expectation *e = *state;
-	struct lease_facts facts = facts_of(e);
 	struct lease_command command = {
 		.kind = e->kind,
 		.run_id = "run",
@@ -907,7 +946,7 @@ static void check_expectation(void **state)
 
 	if (e->kind == COMMAND_REQUEST_CANCEL || e->kind == COMMAND_RECONCILE)
 		command.error_code = command.error_message = NULL;
-	lease_decide(&facts, &command, &d);
+	lease_decide(facts, &command, &d);
 	assert_string_equal(lease_refusal_name((int)e->refusal),
 			    lease_refusal_name((int)d.refusal));
 	assert_int_equal(e->refusal     ? VERDICT_REFUSE
@@ -925,6 +964,29 @@ static void check_expectation(void **state)
 	assert_text(e->attempt_code, d.attempt_error_code);
 	assert_text(e->run_code, d.run_error_code);
 	assert_int_equal(d.delay, e->kind == COMMAND_RELEASE && moves ? 9 : 0);
+}
+
+/*
+ * Whatever is expected of a lease that holds is expected of one that only an amnesty keeps; and a
+ * heartbeat that pardons nothing changes nothing.
+ */
+static void check_expectation(void **state)
+{
+	const struct expectation *e = *state;
+	struct lease_facts facts = facts_of(e);
+	bool holds = facts.open.attempt_no > 0 && facts.open.lease_expires_at > NOW;
+	bool in_time = facts.deadline_at == NONE || facts.deadline_at > NOW;
+
+	for (size_t i = PARDONS; i < LENGTH(heartbeats); i++) {
+		set_heartbeat(&facts, i);
+		check_decision_of(e, &facts);
+	}
+	if (holds)
+		facts.open.lease_expires_at = PAST;
+	for (size_t i = 0; i < PARDONS && holds && in_time; i++) {
+		set_heartbeat(&facts, i);
+		check_decision_of(e, &facts);
+	}
 }
 
 /* -- steps of a run: what the design says of nodes, operations, checkpoints and plans ----------- */
