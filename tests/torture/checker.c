@@ -378,15 +378,22 @@ static void load_log(struct checker *c, const char *path)
 	free(content);
 }
 
-void checker_keep(struct checker *c)
+void checker_prepare(struct checker *c)
 {
-	char *path = test_source("tests/torture/tables.sql"), *sql = read_file(path), *line = NULL;
-	size_t length = 0;
-	FILE *memory;
+	char *path = test_source("tests/torture/tables.sql"), *sql = read_file(path);
 
 	PQclear(must(c, sql));
 	free(path);
 	free(sql);
+}
+
+/* What was seen, for the checks. */
+static void keep(struct checker *c)
+{
+	char *line = NULL;
+	size_t length = 0;
+	FILE *memory;
+
 	copy_begin(c, "copies");
 	for (size_t i = 0; i < c->n_copies; i++) {
 		memory = checked(open_memstream(&line, &length));
@@ -419,7 +426,7 @@ long checker_finish(struct checker *c, char *const logs[], int n_logs)
 	copy_closed(c, "-infinity");
 	while (follow_events(c))
 		;
-	checker_keep(c);
+	keep(c);
 	for (int i = 0; i < n_logs; i++)
 		load_log(c, logs[i]);
 	PQclear(must(c, "CREATE INDEX ON torture.acts (call);"

@@ -3,8 +3,8 @@
  * statement that gives what breaks it (run_id, what). Those numbered below 20 read the history
  * alone and are asked all the while; the others need what the workers wrote down, at the end.
  *
- * It looks through a connection of its own, straight to the server, and changes nothing before the
- * end. That the server is away is no finding; a statement that is wrong ends the program.
+ * It looks through a connection of its own, straight to the server, and writes to a schema of its
+ * own alone. That the server is away is no finding; a statement that is wrong ends the program.
  */
 #ifndef LEASE_TORTURE_CHECKER_H
 #define LEASE_TORTURE_CHECKER_H
@@ -20,6 +20,9 @@ struct checker;
  */
 struct checker *checker_new(const char *conninfo, const char *seed, int stories);
 void checker_free(struct checker *checker);
+
+/* Makes what tables.sql holds: once, before there is anything to see. */
+void checker_prepare(struct checker *checker);
 
 /* Its connection; NULL while the server cannot be reached. */
 PGconn *checker_connection(struct checker *checker);
@@ -41,8 +44,5 @@ long checker_ask(struct checker *checker, const char *name);
 void checker_report(struct checker *checker, const char *check, const char *run_id,
 		    const char *what);
 long checker_violations(const struct checker *checker);
-
-/* The tables of tables.sql, filled with what was seen so far. */
-void checker_keep(struct checker *checker);
 
 #endif

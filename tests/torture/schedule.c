@@ -27,6 +27,8 @@ static const struct {
 				 12, AIM_ANY, 0, 0 },
 	[FAULT_SERVER_STOP] = { "server_stop", "pg_ctl stop -m immediate, then start", 18, AIM_ANY,
 				0, 1500 },
+	[FAULT_SERVER_FREEZE] = { "server_freeze", "SIGSTOP of all of PostgreSQL, then SIGCONT", 15,
+				  AIM_ANY, 100, 3000 },
 	[FAULT_CUT] = { "cut", "connections cut", 100, AIM_ANY, 0, 0 },
 	[FAULT_DELAY] = { "delay", "data late, both ways", 70, AIM_ANY, 200, 2000 },
 	[FAULT_TRICKLE] = { "trickle", "requests arrive in small pieces", 90, AIM_ANY, 200, 2000 },

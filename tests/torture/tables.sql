@@ -1,6 +1,30 @@
--- What the checker keeps beside the history, in a schema of its own: filled in at the end, when
--- nothing stops the server any more.
+-- What the checker keeps beside the history, in a schema of its own. All but the beats are filled in
+-- at the end, when nothing stops the server any more.
 CREATE SCHEMA torture;
+
+-- Every version of the heartbeat row, as it came; NULL: it was deleted.
+CREATE TABLE torture.beats (
+    place          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at             timestamptz NOT NULL DEFAULT clock_timestamp(),
+    beat_at        timestamptz,
+    protect_from   timestamptz,
+    amnesty_until  timestamptz,
+    after          interval
+);
+CREATE FUNCTION torture.note_beat() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        INSERT INTO torture.beats DEFAULT VALUES;
+    ELSE
+        INSERT INTO torture.beats (beat_at, protect_from, amnesty_until, after)
+        VALUES (NEW.beat_at, NEW.protect_from, NEW.amnesty_until, NEW.after);
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER note_beat AFTER INSERT OR UPDATE OR DELETE ON lease.heartbeat
+    FOR EACH ROW EXECUTE FUNCTION torture.note_beat();
 
 -- The workers' files: a line for each call before it is sent (result "sent") and one for its result.
 CREATE UNLOGGED TABLE torture.acts (

@@ -96,6 +96,28 @@ static const struct {
 	{ "08", "update lease.runs set current_checkpoint_id = 'c0' where run_id = 'b'", 1 },
 	{ "09", "update lease.node_executions set started_at = started_at + interval '1 h'", 1 },
 	{ "09", "update lease.checkpoints set run_id = 'b', run_attempt_no = 1", 1 },
+	/* in force since before the close, and pardoning it: by its amnesty, by the gap in the beats */
+	{ "10",
+	  "insert into torture.beats (at, beat_at, protect_from, amnesty_until, after)"
+	  " select finished_at - interval '9 s', finished_at, finished_at - interval '9 s',"
+	  " finished_at + interval '1 s', interval '9 s' from lease.run_attempts"
+	  " where outcome = 'lease_expired'",
+	  1 },
+	{ "10",
+	  "insert into torture.beats (at, beat_at, protect_from, amnesty_until, after)"
+	  " select finished_at - interval '9 s', finished_at - interval '9 s',"
+	  " finished_at - interval '9 s', finished_at - interval '9 s', interval '1 s'"
+	  " from lease.run_attempts where outcome = 'lease_expired'",
+	  1 },
+	/* the row was deleted just before */
+	{ "10",
+	  "insert into torture.beats (at, beat_at, protect_from, amnesty_until, after)"
+	  " select finished_at - interval '9 s', finished_at, finished_at - interval '9 s',"
+	  " finished_at + interval '1 s', interval '9 s' from lease.run_attempts"
+	  " where outcome = 'lease_expired';"
+	  " insert into torture.beats (at) select finished_at - interval '1 ms'"
+	  " from lease.run_attempts where outcome = 'lease_expired'",
+	  0 },
 	{ "20", "update lease.run_attempts set error_message = 'x' where run_id = 'a'", 1 },
 	{ "20", "update lease.node_executions set run_id = 'b'", 1 },
 	{ "21",
@@ -180,6 +202,7 @@ static void each_check_finds_what_it_is_for(void **state)
 	struct scenario *s = *state;
 	PGresult *result;
 
+	checker_prepare(checker);
 	checker_look(checker); /* before there is anything: the consumer's cursor begins here */
 	make_history(s);
 	assert_int_equal(checker_finish(checker, NULL, 0), 0);

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -150,6 +151,15 @@ struct counts {
 	long injected[FAULT_KINDS], missed[FAULT_KINDS];
 };
 
+/* SIGTERM ends the faults; what there is by then is judged. (^C goes to all processes, and ends all.) */
+static volatile sig_atomic_t stopped;
+
+static void stop(int signal_number)
+{
+	(void)signal_number;
+	stopped = 1;
+}
+
 /* Goes on until so many have hit something. */
 static long inject(struct fleet *fleet, const struct options *options, struct counts *counts)
 {
@@ -157,10 +167,10 @@ static long inject(struct fleet *fleet, const struct options *options, struct co
 	uint64_t state = options->seed;
 	long injected = 0;
 
-	while (injected < options->faults) {
+	while (injected < options->faults && !stopped) {
 		struct fault fault = next_fault(options, &state);
 
-		while (test_now_ms() < due)
+		while (test_now_ms() < due && !stopped)
 			fleet_tend(fleet);
 		if (fleet_hit(fleet, &fault)) {
 			counts->injected[fault.kind]++;
@@ -192,6 +202,7 @@ static void print_counts(const struct counts *counts)
 /* What came of it, in the history and in what the workers were told. */
 static void print_figures(PGconn *conn, long long duration_ms)
 {
+	long long pardoned;
 	char *figures = sql_text(
 		conn,
 		"select format('%%s runs (%%s), %%s attempts (%%s), %%s node executions, %%s checkpoints,"
@@ -210,8 +221,12 @@ static void print_figures(PGconn *conn, long long duration_ms)
 		      "    end as result, count(*) as n"
 		      "    from torture.acts where result <> 'sent' group by 1) r");
 
-	printf("\n%s\ncalls: %s\n%lld s\n", figures, results ? results : "none",
-	       duration_ms / 1000);
+	pardoned = sql_number(
+		conn, "select count(*) from (select now, lag(ends) over (partition by run_id,"
+		      " attempt_no, owner order by now) as before from torture.acts"
+		      " where result = 'ok' and ends is not null) g where now > before");
+	printf("\n%s\ncalls: %s\nrenewals granted by an amnesty: %lld\n%lld s\n", figures,
+	       results ? results : "none", pardoned, duration_ms / 1000);
 	free(figures);
 	free(results);
 }
@@ -239,6 +254,7 @@ int main(int argc, char *argv[])
 	progress("starting");
 	fleet = fleet_start(options.seed, seed, options.workers, options.daemons);
 	checker = fleet_checker(fleet);
+	signal(SIGTERM, stop);
 	progress("faults begin");
 	injected = inject(fleet, &options, &counts);
 	progress("faults end, the work goes on");
