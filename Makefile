@@ -99,7 +99,8 @@ TORTURE := $(if $(TORTURE_OBJECTS),$(addprefix $(O)/tests/torture/,torture tortu
 TEST_SCRIPTS := $(patsubst tests/%.sh,$(O)/tests/%,$(sort $(wildcard tests/*/test_*.sh)))
 
 # TESTS='store/test_x daemon' picks single programs and whole folders.
-ALL_TESTS := $(patsubst $(O)/tests/%,%,$(TEST_PROGRAMS) $(TEST_SCRIPTS))
+# The scripts come first: they wait more than they work.
+ALL_TESTS := $(patsubst $(O)/tests/%,%,$(TEST_SCRIPTS) $(TEST_PROGRAMS))
 PICKED_TESTS := $(if $(TESTS),$(foreach t,$(TESTS),$(or $(filter $(t) $(t)/%,$(ALL_TESTS)),\
 	$(error TESTS: there is no test "$(t)"; there are: $(ALL_TESTS)))),$(ALL_TESTS))
 
