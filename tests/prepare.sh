@@ -35,6 +35,7 @@ needs=(
 	'spin spin -V | grep -q "^Spin Version"'
 	'postgresql bash "$here/cluster.sh" bindir'
 	'systemd test -x /lib/systemd/systemd && command -v systemd-analyze'
+	'procps test -x /bin/kill'
 	'iproute2 command -v ip || test -x /sbin/ip'
 )
 # shellcheck disable=SC2016

@@ -251,6 +251,13 @@ the_sandbox_is_in_force() {
 	expect devices "$(find "/proc/$pid/root/dev" -name console)" ''
 }
 
+# Only a reload needs it.
+it_starts_where_there_is_no_kill() {
+	mv /bin/kill /bin/kill.away
+	trap 'mv /bin/kill.away /bin/kill' EXIT
+	start
+}
+
 a_reload_puts_a_new_configuration_in_force() {
 	local pid
 	start
@@ -455,6 +462,7 @@ tests=(
 	it_is_active_only_when_it_says_so
 	it_starts_without_its_database_and_finds_it
 	the_sandbox_is_in_force
+	it_starts_where_there_is_no_kill
 	a_reload_puts_a_new_configuration_in_force
 	a_bad_reload_changes_nothing
 	a_wrong_configuration_is_not_tried_again
