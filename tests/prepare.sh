@@ -33,6 +33,7 @@ needs=(
 	'libsystemd-dev known libsystemd'
 	'libcmocka-dev known cmocka'
 	'spin spin -V | grep -q "^Spin Version"'
+	'libfaketime ls /usr/lib/*/faketime/libfaketime.so.1'
 	'postgresql bash "$here/cluster.sh" bindir'
 	'systemd test -x /lib/systemd/systemd && command -v systemd-analyze'
 	'procps test -x /bin/kill'
