@@ -119,7 +119,7 @@ tests: all $(TEST_PROGRAMS) $(TEST_SCRIPTS) $(BENCH) $(TORTURE)	## build the tes
 
 # The packages are looked for only by the second make, after prepare.sh brought them.
 demo check bench torture model property:
-	@bash tests/prepare.sh
+	@LEASE_BUILD='$(O)' bash tests/prepare.sh
 	@$(MAKE) --no-print-directory $@-run
 
 demo:	## install what is missing, build, and watch a killed worker's run being finished by another

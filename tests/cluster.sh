@@ -4,6 +4,9 @@
 #   cluster.sh start DIR [-c option=value …]   make it (or start what is there) and wait for it
 #   cluster.sh stop DIR [fast|immediate]       leaves no process; the caller removes DIR
 #   cluster.sh restart DIR [fast|immediate]
+#   cluster.sh standby DIR PRIMARY [-c option=value …]
+#                                              a copy of the cluster in PRIMARY that follows it
+#   cluster.sh promote DIR                     the standby becomes a primary
 #   cluster.sh env DIR                         prints lines for the shell: export PGHOST=…
 #   cluster.sh with [-c option=value …] COMMAND [ARGUMENT …]
 #                                              a cluster for as long as the command runs
@@ -57,7 +60,8 @@ choose_user() {
 }
 
 use_folder() {
-	[ -n "${1:-}" ] || fail 'which DIR? usage: cluster.sh start|stop|restart|env DIR' 64
+	[ -n "${1:-}" ] ||
+		fail 'which DIR? usage: cluster.sh start|stop|restart|standby|promote|env DIR' 64
 	dir=$(realpath -m "$1")
 	data=$dir/data
 	choose_user
@@ -81,7 +85,7 @@ make_socket_folder() {
 	as_server test -O "$socket" || fail "$socket belongs to somebody else: use a shorter DIR" 73
 }
 
-make_data() {
+make_folder() {
 	mkdir -p "$dir"
 	if [ "$(id -u)" = 0 ]; then
 		chown "$server_user" "$dir"
@@ -89,6 +93,10 @@ make_data() {
 	fi
 	as_server test -w "$dir" || fail "user $server_user cannot write to $dir: choose a folder \
 below /tmp, or let that user pass through its parents" 73
+}
+
+make_data() {
+	make_folder
 	# --no-sync: the files reach the disk on their own; only a power loss right now could hurt.
 	as_server "$bindir/initdb" --pgdata="$data" --username=postgres --auth=trust --encoding=UTF8 \
 		--locale=C --no-sync >"$dir/initdb.log" 2>&1 ||
@@ -164,6 +172,28 @@ start() {
 		fail "the server did not start: $(tail -n 3 "$dir/log" 2>/dev/null | tr '\n' ' ')"
 }
 
+# The name under which it follows is its folder's: for synchronous_standby_names.
+standby() {
+	local bindir primary
+	bindir=$(find_bindir)
+	primary=$(dir=$(realpath -m "${1:-}") socket_folder)
+	shift
+	[ ! -e "$data" ] || fail "there is a cluster in $dir already" 73
+	make_folder
+	as_server "$bindir/pg_basebackup" --pgdata="$data" --checkpoint=fast --no-sync \
+		--write-recovery-conf --dbname="host=$primary port=5432 user=postgres \
+application_name=$(basename "$dir")" >"$dir/pg_basebackup.log" 2>&1 </dev/null ||
+		fail "pg_basebackup failed: $(tail -n 3 "$dir/pg_basebackup.log" | tr '\n' ' ')"
+	start "$@"
+}
+
+promote() {
+	local bindir
+	bindir=$(find_bindir)
+	as_server "$bindir/pg_ctl" promote -D "$data" -w -t "$wait_seconds" >"$dir/pg_ctl.log" 2>&1 ||
+		fail "the standby in $dir was not promoted: $(tail -n 3 "$dir/log" | tr '\n' ' ')"
+}
+
 stop() {
 	local mode=${1:-fast} bindir pid deadline
 	case $mode in fast | immediate) ;; *) fail "'$mode': stop fast or immediate" 64 ;; esac
@@ -229,8 +259,10 @@ case $action in
 start) use_folder "${1:-}"; shift; start "$@" ;;
 stop) use_folder "${1:-}"; stop "${2:-fast}" ;;
 restart) use_folder "${1:-}"; stop "${2:-fast}"; start ;;
+standby) use_folder "${1:-}"; shift; standby "$@" ;;
+promote) use_folder "${1:-}"; promote ;;
 env) use_folder "${1:-}"; print_env ;;
 with) with_cluster "$@" ;;
 bindir) find_bindir ;;
-*) fail 'usage: cluster.sh start|stop|restart|env DIR, with COMMAND, bindir' 64 ;;
+*) fail 'usage: cluster.sh start|stop|restart|standby|promote|env DIR, with COMMAND, bindir' 64 ;;
 esac

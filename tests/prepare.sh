@@ -9,10 +9,13 @@
 # and Ubuntu the missing packages come by apt-get, as root or by sudo; otherwise it prints the one
 # line to run and ends with 69 (nothing was changed then).
 #
-# It never leaves a PostgreSQL server running or configured that was not there before.
+# It never leaves a PostgreSQL server or a pgbouncer running or configured that was not there before.
+# pgbouncer's package starts and enables a service: where it is missing, its program alone is taken
+# out of the package and put into LEASE_BUILD/tools, where the tests look first.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+tools=${LEASE_BUILD:-build}/tools
 
 compiles() {
 	printf '%s\n' "$@" 'int main(void) { return 0; }' | cc -xc - -o /dev/null 2>/dev/null
@@ -35,6 +38,7 @@ needs=(
 	'spin spin -V | grep -q "^Spin Version"'
 	'libfaketime ls /usr/lib/*/faketime/libfaketime.so.1'
 	'postgresql bash "$here/cluster.sh" bindir'
+	'pgbouncer PATH=$tools:$PATH:/usr/local/sbin:/usr/sbin pgbouncer --version'
 	'systemd test -x /lib/systemd/systemd && command -v systemd-analyze'
 	'procps test -x /bin/kill'
 	'iproute2 command -v ip || test -x /sbin/ip'
@@ -63,10 +67,15 @@ fail() {
 	exit 69
 }
 
+# The libraries that a package needs, under the names that they have here.
+libraries_of() {
+	apt-cache depends "$1" | awk '$1 == "Depends:" && $2 ~ /^lib/ { print $2 }'
+}
+
 # The server's package would make and start a cluster of its own: this setting is read while it is
 # installed, and goes away again, so that a later installation by the owner is a normal one.
 install_packages() {
-	local log settings=
+	local log package settings='' packages=()
 	log=$(mktemp)
 	if [[ " $* " = *' postgresql '* ]]; then
 		mkdir -p /etc/postgresql-common/createcluster.d
@@ -77,10 +86,34 @@ install_packages() {
 	trap "rm -f '$log' $settings" EXIT
 	export DEBIAN_FRONTEND=noninteractive
 	apt-get update >"$log" 2>&1 || true
-	apt-get install -y --no-install-recommends "$@" >>"$log" 2>&1 </dev/null || {
+	for package in "$@"; do
+		if [ "$package" = pgbouncer ]; then
+			mapfile -t -O ${#packages[@]} packages < <(libraries_of pgbouncer)
+		else
+			packages+=("$package")
+		fi
+	done
+	apt-get install -y --no-install-recommends "${packages[@]}" >>"$log" 2>&1 </dev/null || {
 		tail -n 5 "$log" >&2
 		fail "apt-get could not install: $*"
 	}
+}
+
+# As the user who builds, so that the build folder stays that user's.
+take_pgbouncer() (
+	folder=$(mktemp -d)
+	trap 'rm -rf "$folder"' EXIT
+	mkdir -p "$tools"
+	tools=$(cd "$tools" && pwd)
+	cd "$folder"
+	if ! { apt-get download pgbouncer && dpkg-deb --extract pgbouncer_*.deb . &&
+		cp "$(find usr -path '*bin/pgbouncer')" "$tools/pgbouncer"; } >log 2>&1; then
+		tail -n 5 log >&2
+		return 1
+	fi
+)
+lacks_pgbouncer() {
+	[[ " ${missing[*]} " = *' pgbouncer '* ]]
 }
 
 if [ "${1:-}" = --install ]; then
@@ -94,6 +127,11 @@ find_missing
 
 command -v apt-get >/dev/null || fail "missing, and there is no apt-get here: install what your \
 system calls these Debian packages: ${missing[*]}"
+# With its libraries there it takes no root.
+if lacks_pgbouncer && take_pgbouncer 2>/dev/null; then
+	find_missing
+	[ ${#missing[@]} -gt 0 ] || exit 0
+fi
 by_hand="sudo bash '$here/prepare.sh' --install ${missing[*]}"
 if [ "$(id -u)" = 0 ]; then
 	as_root=()
@@ -107,6 +145,7 @@ fi
 echo "installing: ${missing[*]}"
 ${as_root[@]+"${as_root[@]}"} bash "$here/prepare.sh" --install "${missing[@]}" ||
 	fail "run this by hand to see more: sudo apt-get install -y ${missing[*]}"
+! lacks_pgbouncer || take_pgbouncer || fail 'apt-get could not download pgbouncer'
 wanted=${missing[*]}
 find_missing
 [ ${#missing[@]} = 0 ] || fail "installed $wanted, and yet not usable: ${missing[*]}"

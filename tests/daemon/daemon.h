@@ -248,6 +248,33 @@ HELPER void wait_closed(struct process *process, PGconn *conn, int n)
 		fail_msg("never %d attempts closed; log: %s", n, tail(process_errors(process)));
 }
 
+/* Keeps a row of its own for each close of an attempt, whoever closes it. */
+HELPER void record_closes(PGconn *conn)
+{
+	sql(conn, "create table public.closes (run_id text, attempt_no int);"
+		  "grant insert on public.closes to public;"
+		  "create function public.record_close() returns trigger language plpgsql as"
+		  " 'begin insert into public.closes values (new.run_id, new.attempt_no);"
+		  "  return null; end';"
+		  "create trigger record_close after update on lease.run_attempts for each row"
+		  " when (old.finished_at is null and new.finished_at is not null)"
+		  " execute function public.record_close()");
+}
+
+/* So many attempts were closed since record_closes, each of them once. */
+HELPER void assert_closed_once(PGconn *conn, int n)
+{
+	assert_sql(conn, text("%d %d", n, n),
+		   "select count(*) || ' ' || count(distinct (run_id, attempt_no))"
+		   " from public.closes");
+}
+
+/* How many lines of a daemon's log tell of one closed attempt. */
+HELPER unsigned lines_of_closed(struct daemon *daemon)
+{
+	return daemon_count_log(daemon, " closed as lease_expired, ");
+}
+
 /* Runs and attempts agree, whatever happened. */
 HELPER void assert_explained(PGconn *conn)
 {

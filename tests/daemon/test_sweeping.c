@@ -29,12 +29,6 @@ static const char *config_with(const char *options)
 	return text("amnesty: off\n%s\ndatabases:\n%s", options, entry("main", conninfo, ""));
 }
 
-/* How many lines of its log tell of one closed attempt. */
-static unsigned lines_of_closed(struct daemon *daemon)
-{
-	return daemon_count_log(daemon, " closed as lease_expired, ");
-}
-
 /* A claim as a worker makes it; the lease is then left alone. */
 static void claim(const char *run_id, int64_t ttl)
 {
@@ -311,21 +305,14 @@ static void two_daemons_close_2000_leases_once_each(void **state)
 	struct daemon first, second;
 
 	(void)state;
-	sql(conn, "create table public.closes (run_id text, attempt_no int);"
-		  "create function public.count_close() returns trigger language plpgsql as"
-		  " 'begin insert into public.closes values (new.run_id, new.attempt_no);"
-		  "  return null; end';"
-		  "create trigger count_close after update on lease.run_attempts for each row"
-		  " when (old.finished_at is null and new.finished_at is not null)"
-		  " execute function public.count_close()");
+	record_closes(conn);
 	add_leases(conn, "ending", 2000, 2000, 10000);
 	daemon_start_ready(&first, config_with(options));
 	daemon_start_ready(&second, config_with(options));
 	wait_closed(&first.process, conn, 2000);
 	daemon_stop(&first);
 	daemon_stop(&second);
-	assert_sql(conn, "2000", "select count(*) from public.closes");
-	assert_sql(conn, "2000", "select count(distinct run_id) from public.closes");
+	assert_closed_once(conn, 2000);
 	assert_sql(conn, "2000",
 		   "select count(*) from lease.runs"
 		   " where status = 'pending' and state_version = 3");

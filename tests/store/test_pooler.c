@@ -1,82 +1,26 @@
 /*
- * case 27: through pgbouncer in transaction mode, where each transaction may meet another server
- * session and prepared statements are not there. Skipped where pgbouncer is not installed.
+ * case 27: every verb through pgbouncer in transaction mode, where each transaction may meet another
+ * server session and prepared statements are not there. The daemon's side: tests/ha/test_pooled.c.
  */
-#include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
+#include "pooler.h"
 #include "scenario.h"
 
 struct pooled {
 	struct scenario *s;
-	struct process process;
+	struct pooler pooler;
 	PGconn *conns[3]; /* clients, all served by one or two sessions of the server */
 };
 
-static const char *pgbouncer(void)
-{
-	static const char *const places[] = { "/usr/sbin/pgbouncer", "/usr/bin/pgbouncer",
-					      "/usr/local/bin/pgbouncer" };
-
-	for (size_t i = 0; i < LENGTH(places); i++)
-		if (access(places[i], X_OK) == 0)
-			return places[i];
-	return NULL;
-}
-
-static char *write_settings(const struct scenario *s, int sessions, const char *socket)
-{
-	char *folder = test_tmpdir(), *path = NULL, *text = NULL;
-
-	if (asprintf(&path, "%s/pgbouncer.ini", folder) < 0 ||
-	    asprintf(&text,
-		     "[databases]\npooled = host=%s port=%s user=%s dbname=%s\n"
-		     "[pgbouncer]\nlisten_addr =\nunix_socket_dir = %s\nlisten_port = 6432\n"
-		     "auth_type = any\npool_mode = transaction\ndefault_pool_size = %d\n"
-		     "server_reset_query =\nlogfile =\npidfile =\n",
-		     PQhost(s->admin), PQport(s->admin), PQuser(s->admin), PQdb(s->admin), socket,
-		     sessions) < 0)
-		fail_msg("out of memory");
-	write_file(path, text);
-	free(text);
-	free(folder);
-	return path;
-}
-
-/* An abstract socket: pgbouncer gives up root, and then could write to none of our folders. */
 static struct pooled *start_pooler(struct scenario *s, int sessions)
 {
 	struct pooled *p = calloc(1, sizeof(*p));
-	char socket[64], conninfo[128], *settings;
-	long long deadline = test_now_ms() + TEST_PATIENCE_MS;
 
-	if (!pgbouncer()) {
-		print_message("pgbouncer is not installed: case 27 is not tested\n");
-		free(p);
-		skip();
-	}
 	p->s = s;
-	snprintf(socket, sizeof(socket), "@lease-test-%d-%d", (int)getpid(), sessions);
-	settings = write_settings(s, sessions, socket);
-	process_start(&p->process,
-		      ((char *[]){ (char *)(uintptr_t)pgbouncer(), geteuid() == 0 ? "-u" : settings,
-				   geteuid() == 0 ? "postgres" : NULL, settings, NULL }),
-		      NULL);
-	free(settings);
-	snprintf(conninfo, sizeof(conninfo), "host=%s port=6432 user=client dbname=pooled", socket);
-	for (size_t i = 0; i < LENGTH(p->conns);) {
-		p->conns[i] = PQconnectdb(conninfo);
-		if (PQstatus(p->conns[i]) == CONNECTION_OK) {
-			i++;
-			continue;
-		}
-		if (test_now_ms() > deadline || process_ended(&p->process))
-			fail_msg("%s%s", PQerrorMessage(p->conns[i]), process_errors(&p->process));
-		PQfinish(p->conns[i]);
-	}
+	pooler_start(&p->pooler, s->conninfo, sessions);
+	for (size_t i = 0; i < LENGTH(p->conns); i++)
+		p->conns[i] = test_connect(p->pooler.conninfo);
 	return p;
 }
 
@@ -84,8 +28,7 @@ static void stop_pooler(struct pooled *p)
 {
 	for (size_t i = 0; i < LENGTH(p->conns); i++)
 		PQfinish(p->conns[i]);
-	process_signal(&p->process, SIGTERM);
-	process_wait(&p->process, TEST_PATIENCE_MS);
+	pooler_stop(&p->pooler);
 	free(p);
 }
 

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,7 @@ struct torture_proxy {
 	int wake[2];
 	bool stop;
 	struct sockaddr_un server;
+	socklen_t server_length;
 	int n_routes;
 	struct route *routes;
 	struct connection *connections;
@@ -83,7 +85,7 @@ static int connect_server(const struct torture_proxy *proxy)
 
 	/* EAGAIN: its queue is full, which the client may take as a refusal */
 	if (fd >= 0 &&
-	    connect(fd, (const struct sockaddr *)&proxy->server, sizeof(proxy->server)) < 0) {
+	    connect(fd, (const struct sockaddr *)&proxy->server, proxy->server_length) < 0) {
 		close(fd);
 		fd = -1;
 	}
@@ -330,6 +332,12 @@ struct torture_proxy *torture_proxy_start(const char *server, int routes)
 		give_up("memory");
 	proxy->server.sun_family = AF_UNIX;
 	snprintf(proxy->server.sun_path, sizeof(proxy->server.sun_path), "%s", server);
+	proxy->server_length = sizeof(proxy->server);
+	if (server[0] == '@') { /* abstract: its length belongs to its name */
+		proxy->server.sun_path[0] = '\0';
+		proxy->server_length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) +
+						   strlen(server));
+	}
 	proxy->n_routes = routes;
 	for (int i = 0; i < routes; i++)
 		open_route(&proxy->routes[i]);

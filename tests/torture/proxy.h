@@ -15,7 +15,7 @@
 
 struct torture_proxy;
 
-/* `server` is the path of the server's socket. Ends the program when it cannot work. */
+/* `server` is the path of the server's socket, or its abstract name with @ before it. Ends the program when it cannot work. */
 struct torture_proxy *torture_proxy_start(const char *server, int routes);
 void torture_proxy_stop(struct torture_proxy *proxy);
 int torture_proxy_port(const struct torture_proxy *proxy, int route);
