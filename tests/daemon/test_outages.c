@@ -293,11 +293,7 @@ static void case_15_standby_first(void **state)
 
 	(void)state;
 	cluster_prepare(&standby);
-	cluster_shell(&cluster,
-		      text("\"$(\"$1\" bindir)\"/pg_basebackup -h \"$2\" -p 5432 -U postgres"
-			   " -D %s/data -R -c fast && chown -R --reference=\"$2\"/data"
-			   " %s && exec \"$1\" start %s",
-			   standby.folder, standby.folder, standby.folder));
+	cluster_standby(&standby, &cluster);
 	add_leases(conn, "r", 3, 500, 5000);
 	daemon_start_ready(&daemon,
 			   text("databases:\n%s", entry("main",

@@ -45,6 +45,19 @@ void cluster_stop(const struct cluster *cluster, const char *mode)
 	cluster_shell(cluster, line);
 }
 
+void cluster_standby(const struct cluster *standby, const struct cluster *primary)
+{
+	char line[128];
+
+	snprintf(line, sizeof(line), "exec \"$1\" standby \"$2\" %s", primary->folder);
+	cluster_shell(standby, line);
+}
+
+void cluster_promote(const struct cluster *standby)
+{
+	cluster_shell(standby, "exec \"$1\" promote \"$2\"");
+}
+
 void cluster_prepare(struct cluster *cluster)
 {
 	char *script = test_source("tests/cluster.sh"), *command;

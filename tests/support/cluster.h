@@ -24,6 +24,14 @@ void cluster_start(const struct cluster *cluster);
 /* `mode` is fast or immediate. */
 void cluster_stop(const struct cluster *cluster, const char *mode);
 
+/*
+ * A copy of `primary` that follows it, asynchronously as long as the primary names nobody in its
+ * synchronous_standby_names. Prepared, and not started before.
+ */
+void cluster_standby(const struct cluster *standby, const struct cluster *primary);
+/* It can be written to when this returns. */
+void cluster_promote(const struct cluster *standby);
+
 /* Runs a line of bash with $1 = cluster.sh and $2 = the cluster's folder; it must end with 0. */
 void cluster_shell(const struct cluster *cluster, const char *line);
 
