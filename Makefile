@@ -148,7 +148,7 @@ service-check-deb: deb	## the same with the service installed from the packages
 
 demo-run: all
 	@LEASE_BUILD='$(abspath $(O))' LEASE_SOURCE='$(CURDIR)' exec bash examples/demo.sh
-check-run: all $(addprefix $(O)/tests/,$(PICKED_TESTS)) $(if $(filter torture/%,$(PICKED_TESTS)),$(TORTURE))
+check-run: all $(addprefix $(O)/tests/,$(PICKED_TESTS)) $(if $(filter torture/% daemon/test_failover,$(PICKED_TESTS)),$(TORTURE))
 	@LEASE_BUILD='$(O)' bash docs/check.sh
 	@LEASE_BUILD='$(O)' exec bash tests/run.sh $(addprefix $(O)/tests/,$(PICKED_TESTS))
 bench-run: all $(BENCH)

@@ -31,7 +31,7 @@ static int drop(void **state)
 
 static const char *config_with(const char *through, const char *options)
 {
-	return text("reconnect_min: 20ms\nreconnect_max: 200ms\npolicy: requeue\n"
+	return text("reconnect_min: 20ms\nreconnect_max: 200ms\npolicy: requeue\namnesty: off\n"
 		    "log:\n  closed_attempts_per_second: 10000\n%s\ndatabases:\n%s",
 		    options, entry("main", through, ""));
 }

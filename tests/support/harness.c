@@ -27,7 +27,7 @@
 /* Any number, the same in all test programs: roles belong to the cluster, so one migrates at a time. */
 #define TEST_MIGRATION_LOCK "7236471"
 
-enum { POLL_MS = 4 };
+enum { POLL_MS = 4, PIECE = 512, END = 1500 };
 
 struct child {
 	pid_t pid;
@@ -57,7 +57,10 @@ fail_at(const char *file, int line, const char *format, ...)
 	va_start(arguments, format);
 	vsnprintf(text, sizeof(text), format, arguments);
 	va_end(arguments);
-	print_error("%s\n", text);
+	/* In pieces: cmocka cuts a longer one, and the newline before its verdict with it. */
+	for (const char *at = text; *at; at += strnlen(at, PIECE))
+		print_error("%.*s", PIECE, at);
+	print_error("\n");
 	_fail(file, line);
 	abort();
 }
@@ -658,6 +661,14 @@ const char *process_errors(struct process *process)
 	return child->errors;
 }
 
+/* The end of what a process wrote: why it did not go on stands there. */
+static const char *end_of(const char *written)
+{
+	size_t length = strlen(written);
+
+	return length > END ? written + length - END : written;
+}
+
 void process_wait_text_at(struct process *process, const char *text, int timeout_ms,
 			  const char *file, int line)
 {
@@ -674,7 +685,7 @@ void process_wait_text_at(struct process *process, const char *text, int timeout
 	}
 	fail_at(file, line, "process %d (%s) never wrote \"%s\"; stdout: %s\nstderr: %s",
 		(int)process->pid, process_ended(process) ? "ended" : "running", text,
-		process_output(process), process_errors(process));
+		end_of(process_output(process)), end_of(process_errors(process)));
 }
 
 int processes_kill_all(void **state)
