@@ -108,7 +108,7 @@ PICKED_TESTS := $(if $(TESTS),$(foreach t,$(TESTS),$(or $(filter $(t) $(t)/%,$(A
 .SUFFIXES:
 .PHONY: all lib daemon cli examples tests demo check bench torture model property service-check \
 	service-check-deb dist deb fresh demo-run check-run bench-run torture-run model-run \
-	property-run format lint install uninstall clean help FORCE
+	property-run races races-run format lint install uninstall clean help FORCE
 
 all: lib daemon cli examples	## library, daemon, command line and examples (the default)
 lib: $(LIBRARY)
@@ -118,7 +118,7 @@ examples: $(EXAMPLES)
 tests: all $(TEST_PROGRAMS) $(TEST_SCRIPTS) $(BENCH) $(TORTURE)	## build the test programs and the bench, run nothing
 
 # The packages are looked for only by the second make, after prepare.sh brought them.
-demo check bench torture model property:
+demo check bench torture model property races:
 	@LEASE_BUILD='$(O)' bash tests/prepare.sh
 	@$(MAKE) --no-print-directory $@-run
 
@@ -127,6 +127,7 @@ check:	## install what is missing, build, and run all tests (TESTS='store/test_x
 bench:	## the same for the measurements; writes bench.json into the build folder
 torture:	## the same for the fault campaign: FAULTS=1000, SEED (a new one each time)
 model:	## check the models of the protocol and of the amnesty in all their states (docs/model.md)
+races:	## the long form of two races: ROUNDS=1000 of two reconcilers, ten times as many of completions
 property:	## the same for random commands against lease_decide: ROUNDS=1000, SEED=1, REPLAY=FILE
 
 DIST = $(O)/lease-reconciler-$(VERSION).tar.gz
@@ -159,6 +160,11 @@ torture-run: all $(TORTURE)
 
 model-run:
 	@CC='$(CC)' exec bash tests/model/run.sh
+races-run: $(O)/tests/store/test_races
+	@LEASE_BUILD='$(O)' LEASE_TEST_ROUNDS='$(ROUNDS)' TEST_FILTER='case_07*' TEST_TIMEOUT=100000 \
+		bash tests/run.sh $<
+	@LEASE_BUILD='$(O)' LEASE_TEST_ROUNDS='$(ROUNDS)0' TEST_FILTER='case_11*' TEST_TIMEOUT=100000 \
+		bash tests/run.sh $<
 property-run: $(O)/tests/store/test_property
 	@LEASE_BUILD='$(O)' LEASE_TEST_ROUNDS='$(ROUNDS)' LEASE_TEST_SEED='$(SEED)' TEST_TIMEOUT=100000 \
 		LEASE_TEST_REPLAY='$(and $(REPLAY),$(abspath $(REPLAY)))' exec bash tests/run.sh $<

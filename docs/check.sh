@@ -6,6 +6,7 @@
 # - every option of lease-reconciler, of leasectl and of each of its commands is in its man page
 # - every MESSAGE_ID of daemon/journal.c is in docs/running.md
 # - every key of the sample configuration is in lease-reconciler.yaml(5)
+# - docs/field-cases.md names each test case_NN_… that there is, and no other, one for each case
 # - links to files in *.md lead somewhere; man pages have no fault that mandoc or groff finds
 #
 # LEASE_BUILD=build bash docs/check.sh; without built programs their options are left out, and it
@@ -95,6 +96,24 @@ check_configuration() {
 	done
 }
 
+check_cases() {
+	local page=docs/field-cases.md there told name number
+	there=$(grep -hoE '^static void case_[0-9]{2}_[a-z0-9_]+\(' tests/*/test_*.c |
+		grep -oE 'case_[a-z0-9_]+' | sort)
+	# shellcheck disable=SC2016 # the page's backquotes
+	told=$(grep -oE '`case_[0-9]{2}_[a-z0-9_]+`' "$page" | tr -d '`' | sort)
+	for name in $(comm -23 <(echo "$there") <(echo "$told")); do
+		fault "$page: the test $name is missing"
+	done
+	for name in $(comm -13 <(echo "$there") <(echo "$told")); do
+		fault "$page: there is no test $name"
+	done
+	for number in $(grep -oE '^\| [0-9]{2} ' "$page" | tr -d '| '); do
+		grep -q "^| $number .*\`case_${number}_" "$page" ||
+			fault "$page: case $number has no test"
+	done
+}
+
 check_links() {
 	local file link
 	for file in *.md docs/*.md; do
@@ -123,6 +142,7 @@ check_library
 check_programs
 check_messages
 check_configuration
+check_cases
 check_links
 check_form
 [ "$faults" = 0 ]

@@ -49,14 +49,29 @@ static int drop(void **state)
 
 static const char *config_with(const char *options)
 {
-	return text("amnesty: off\nreconnect_min: 20ms\nreconnect_max: 200ms\n%s\ndatabases:\n%s", options,
-		    entry("main", conninfo, ""));
+	return text("amnesty: off\nreconnect_min: 20ms\nreconnect_max: 200ms\n%s\ndatabases:\n%s",
+		    options, entry("main", conninfo, ""));
 }
 
 static void reconnect(void)
 {
 	PQfinish(conn);
 	conn = test_connect(conninfo);
+}
+
+/* The connection of before the crash is lost; the server takes new ones when it has recovered. */
+static bool is_recovered(void *argument)
+{
+	PGconn *fresh = PQconnectdb(conninfo);
+	bool fine = PQstatus(fresh) == CONNECTION_OK;
+
+	(void)argument;
+	PQclear(PQexec(conn, "select 1"));
+	fine = fine && PQstatus(conn) != CONNECTION_OK;
+	PQfinish(fresh);
+	if (fine)
+		reconnect();
+	return fine;
 }
 
 /* The process that serves the daemon. */
@@ -199,6 +214,48 @@ static void case_12_restarted_in_mid_sweep(void **state)
 		   "select count(*) from lease.runs where status = 'pending'"
 		   " and state_version = 3");
 	daemon_stop(&daemon);
+	assert_explained(conn);
+}
+
+/*
+ * A backend is killed in the middle of a chunk of 250 runs, each with a node in execution: all of
+ * PostgreSQL goes down and recovers. The daemon stands still until it was looked at.
+ */
+static void case_30_crash_with_250_rows_in_flight(void **state)
+{
+	PGconn *holder = test_connect(conninfo);
+	struct daemon daemon;
+
+	(void)state;
+	add_leases(conn, "r", 250, -100, 5000);
+	sql(conn, "with n as (insert into lease.nodes (run_id, node_id, state)"
+		  "  select run_id, 'n', 'running' from lease.runs)"
+		  " insert into lease.node_executions (run_id, node_id, attempt_no, run_attempt_no,"
+		  "  status) select run_id, 'n', 1, 1, 'running' from lease.runs");
+	sql(holder, "begin; select from lease.run_attempts where run_id = 'r-00200' for update");
+	daemon_start_ready(&daemon,
+			   config_with("policy: requeue\nbatch_size: 250\n" LONG_TIMEOUTS));
+	wait_daemon_blocked(conn, 1);
+	process_signal(&daemon.process, SIGSTOP);
+	assert_int_equal(kill(daemon_backend(), SIGKILL), 0);
+	assert_true(wait_until(is_recovered, NULL, TEST_PATIENCE_MS));
+	PQfinish(holder);
+	assert_sql(conn, "250 250 250 0",
+		   "select concat_ws(' ',"
+		   " (select count(*) from lease.run_attempts where finished_at is null),"
+		   " (select count(*) from lease.runs where status = 'running'),"
+		   " (select count(*) from lease.node_executions where finished_at is null),"
+		   " (select count(*) from lease.run_events))");
+	process_signal(&daemon.process, SIGCONT);
+	wait_closed(&daemon.process, conn, 250);
+	daemon_stop(&daemon);
+	assert_sql(conn, "250 250 250 250",
+		   "select concat_ws(' ',"
+		   " (select count(*) from lease.runs where status = 'pending'"
+		   "   and state_version = 3),"
+		   " (select count(*) from lease.node_executions where status = 'lease_expired'),"
+		   " (select count(*) from lease.nodes where state = 'lease_expired'),"
+		   " (select count(*) from lease.run_events where kind = 'attempt_closed'))");
 	assert_explained(conn);
 }
 
@@ -434,6 +491,7 @@ int main(void)
 		TEST(case_05_one_of_two_is_down_at_start),
 		TEST(case_12_restarted_while_idle),
 		TEST(case_12_restarted_in_mid_sweep),
+		TEST(case_30_crash_with_250_rows_in_flight),
 		TEST(a_terminated_connection_is_rebuilt_at_once),
 		TEST(case_16_a_silent_server_is_noticed),
 		TEST(a_host_that_never_answers_is_left_for_the_next),

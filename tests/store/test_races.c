@@ -940,5 +940,6 @@ int main(void)
 		store_test(two_reconcilers_and_eight_workers_over_leases_just_ending),
 	};
 
+	cmocka_set_test_filter(getenv("TEST_FILTER"));
 	return cmocka_run_group_tests_name("races", tests, NULL, scenario_end);
 }
