@@ -345,6 +345,7 @@ static void random_work_loses_nothing_that_was_acknowledged(void **state)
 	char *logs[WORKERS];
 
 	(void)state;
+	checker_prepare(checker);
 	replicate_synchronously();
 	sql(conn, "create role torture_worker login in role lease_worker;"
 		  "create role torture_reconciler login in role lease_reconciler");
