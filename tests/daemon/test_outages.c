@@ -236,6 +236,9 @@ static void case_30_crash_with_250_rows_in_flight(void **state)
 	daemon_start_ready(&daemon,
 			   config_with("policy: requeue\nbatch_size: 250\n" LONG_TIMEOUTS));
 	wait_daemon_blocked(conn, 1);
+	/* all of them are */
+	assert_sql(conn, "0",
+		   "select count(*) from (select from lease.runs for update skip locked) x");
 	process_signal(&daemon.process, SIGSTOP);
 	assert_int_equal(kill(daemon_backend(), SIGKILL), 0);
 	assert_true(wait_until(is_recovered, NULL, TEST_PATIENCE_MS));
