@@ -105,6 +105,8 @@ in_root "$dir/packages" sh -euc '
 	leasectl --version
 	getent passwd lease-reconciler
 	apt-get purge -y -qq lease-reconciler leasectl liblease1 liblease-dev >/dev/null
-	! getent passwd lease-reconciler
-	! ls /etc/lease-reconciler.yaml 2>/dev/null'
+	if getent passwd lease-reconciler || [ -e /etc/lease-reconciler.yaml ]; then
+		echo "purging left something"
+		exit 1
+	fi'
 say 'fresh: ok'
