@@ -308,7 +308,7 @@ a_stopped_daemon_is_killed_by_the_watchdog_and_comes_back() {
 	wait_until status_has '1 connected; app: '
 	[ "$(property MainPID)" != "$pid" ]
 	journalctl --sync
-	journalctl --no-pager --output=cat UNIT=$unit | grep -q "Failed with result 'watchdog'"
+	journalctl --no-pager --output=cat UNIT=$unit | grep "Failed with result 'watchdog'" >/dev/null
 	open_lease watched '-1 second'
 	wait_until is_run watched running
 }
