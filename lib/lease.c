@@ -173,7 +173,7 @@ static void add_renewal_of_many(struct renewal *renewal, struct batch *batch)
 	bind_milliseconds(batch, renewal->statement_timeout);
 	bind_milliseconds(batch, renewal->statement_timeout);
 	bind_text(batch, NULL);
-	batch_add(batch, lease_sql_settings_renewals);
+	bind_text(batch, "on");
 	renewal->statement = batch->n;
 	batch_add(batch, lease_sql_renew_many);
 	for (size_t i = 0; i < 4; i++)

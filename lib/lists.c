@@ -190,32 +190,6 @@ static int take_preview(struct reading *reading, int index, const PGresult *resu
 	return 0;
 }
 
-/* As the reconciler would report it, had it been written. */
-static bool report_preview(const struct txn_item *item,
-			   const struct lease_sweep_callbacks *callbacks)
-{
-	const struct lease_decision *decision = &item->decision;
-	bool closes = decision->step == ATTEMPT_CLOSE_LOST && item->facts.open.attempt_no > 0;
-
-	if (!item->facts.found || decision->verdict != VERDICT_APPLY)
-		return false;
-	callbacks->closed(callbacks->arg,
-			  &(struct lease_closed){
-				  .run_id = item->command.run_id,
-				  .attempt_no = closes ? item->facts.open.attempt_no : 0,
-				  .owner = closes ? item->facts.open.owner : NULL,
-				  .lease_expires_at = closes ? item->facts.open.lease_expires_at
-							     : LEASE_TIME_NONE,
-				  .closed_at = item->facts.now,
-				  .moved = decision->move,
-				  .status = decision->to,
-				  .error_code = decision->move && decision->run_error_code
-							? decision->run_error_code
-							: decision->attempt_error_code,
-			  });
-	return true;
-}
-
 static int look_at_page(PGconn *conn, struct preview *preview,
 			const struct lease_sweep_options *options,
 			const struct lease_sweep_callbacks *callbacks, int64_t *ret_n,
@@ -225,17 +199,16 @@ static int look_at_page(PGconn *conn, struct preview *preview,
 	int r;
 
 	for (size_t i = 0; i < preview->n; i++)
-		preview->items[i].command = (struct lease_command){
-			.kind = COMMAND_RECONCILE,
-			.run_id = preview->run_ids[i],
-			.policy = options->policy,
-			.max_losses = options->policy == LEASE_POLICY_REQUEUE
-					      ? options->max_lease_losses
-					      : 0,
-		};
+		preview->items[i].command = txn_reconcile_command(options, preview->run_ids[i]);
 	r = run_txn(conn, &txn, options->statement_timeout, reterr);
-	for (size_t i = 0; r == 0 && i < preview->n; i++)
-		*ret_n += report_preview(&preview->items[i], callbacks);
+	for (size_t i = 0; r == 0 && i < preview->n; i++) {
+		struct lease_closed closed = txn_closed(&preview->items[i]);
+
+		if (preview->items[i].decision.verdict != VERDICT_APPLY)
+			continue;
+		callbacks->closed(callbacks->arg, &closed);
+		++*ret_n;
+	}
 	txn_done(&txn);
 	return r;
 }

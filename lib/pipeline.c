@@ -469,11 +469,6 @@ int pump_run(PGconn *conn, struct operation operation, int64_t timeout, struct l
 	return r;
 }
 
-struct exchange_state {
-	struct exchange exchange;
-	bool was_sent;
-};
-
 static int exchange_next(void *self, struct batch *batch, struct lease_error *reterr)
 {
 	struct exchange_state *state = self;
@@ -495,13 +490,18 @@ static int exchange_take(void *self, int index, PGresult *result, struct lease_e
 	return r;
 }
 
+struct operation exchange_operation(struct exchange_state *state, struct exchange exchange)
+{
+	*state = (struct exchange_state){ .exchange = exchange };
+	return (struct operation){ exchange_next, exchange_take, state };
+}
+
 int exchange_run(PGconn *conn, struct exchange exchange, int64_t timeout,
 		 struct lease_error *reterr)
 {
-	struct exchange_state state = { .exchange = exchange };
+	struct exchange_state state;
 
-	return pump_run(conn, (struct operation){ exchange_next, exchange_take, &state }, timeout,
-			reterr);
+	return pump_run(conn, exchange_operation(&state, exchange), timeout, reterr);
 }
 
 /* -- reading results -------------------------------------------------------------------------- */

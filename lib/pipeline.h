@@ -90,6 +90,13 @@ struct exchange {
 	void *self;
 };
 
+struct exchange_state {
+	struct exchange exchange;
+	bool was_sent;
+};
+
+/* `state` must live until the operation has ended. */
+struct operation exchange_operation(struct exchange_state *state, struct exchange exchange);
 int exchange_run(PGconn *conn, struct exchange exchange, int64_t timeout,
 		 struct lease_error *reterr);
 

@@ -43,11 +43,11 @@ struct lease_sweep {
 	struct pump pump;
 	enum activity activity; /* in flight */
 	struct database_check check;
+	struct exchange_state exchange; /* a scan's page, or a beat */
 
 	/* scans */
 	enum activity scan; /* the one under way, or IDLE */
 	char cursor[LEASE_ID_MAX + 1];
-	bool was_sent;
 	int page_size; /* of the page in flight: the option may change meanwhile */
 	/* the numbers of the newest lists: of the horizon scan, odd; of orphans and deadlines, even */
 	uint32_t pass_list, orphan_list;
@@ -297,14 +297,7 @@ static struct operation begin_range(struct lease_sweep *sweep)
 	const struct lease_sweep_options *options = &sweep->options;
 
 	for (size_t i = range->from; i < range->to; i++)
-		sweep->items[i].command = (struct lease_command){
-			.kind = COMMAND_RECONCILE,
-			.run_id = sweep->chunk[i].run_id,
-			.policy = options->policy,
-			.max_losses = options->policy == LEASE_POLICY_REQUEUE
-					      ? options->max_lease_losses
-					      : 0,
-		};
+		sweep->items[i].command = txn_reconcile_command(options, sweep->chunk[i].run_id);
 	sweep->txn = (struct txn){
 		.lock = TXN_LOCK_SKIP,
 		.statement_timeout = cut_timeout(options, options->statement_timeout, 4),
@@ -318,28 +311,13 @@ static struct operation begin_range(struct lease_sweep *sweep)
 
 static void report_closed(struct lease_sweep *sweep, const struct txn_item *item)
 {
-	bool closed = item->decision.step == ATTEMPT_CLOSE_LOST;
-	bool moved = item->decision.move;
+	struct lease_closed closed = txn_closed(item);
 
-	sweep->figures.closed += closed;
-	if (moved)
-		sweep->figures.moved[item->decision.to]++;
-	if (!sweep->callbacks.closed)
-		return;
-	sweep->callbacks.closed(
-		sweep->callbacks.arg,
-		&(struct lease_closed){
-			.run_id = item->command.run_id,
-			.attempt_no = closed ? item->facts.open.attempt_no : 0,
-			.owner = closed ? item->facts.open.owner : NULL,
-			.lease_expires_at = closed ? item->lease_expires_at : LEASE_TIME_NONE,
-			.closed_at = closed ? item->now : item->facts.now,
-			.moved = moved,
-			.status = item->decision.to,
-			.error_code = moved && item->decision.run_error_code
-					      ? item->decision.run_error_code
-					      : item->decision.attempt_error_code,
-		});
+	sweep->figures.closed += closed.attempt_no > 0;
+	if (closed.moved)
+		sweep->figures.moved[closed.status]++;
+	if (sweep->callbacks.closed)
+		sweep->callbacks.closed(sweep->callbacks.arg, &closed);
 }
 
 /* The monotonic time at which a lease ends, never too early. */
@@ -512,18 +490,37 @@ static void end_pass(struct lease_sweep *sweep)
 			       sweep->seen.scan_duration);
 }
 
-/* A page of the horizon scan; see scan_page.sql. */
-static int take_page(struct lease_sweep *sweep, const PGresult *result, struct lease_error *reterr)
+/* The first row of a page holds its figures: 0, the last run_id, how many were read, ... */
+static int begin_page(struct lease_sweep *sweep, const PGresult *result, const char *form,
+		      struct lease_error *reterr)
 {
-	struct lease_sweep_figures *seen = &sweep->seen;
-	int r = read_form(result, "itissili", reterr);
-	int64_t oldest, now = clock_monotonic();
+	int r = read_form(result, form, reterr);
 	const char *last;
 
 	if (r < 0)
 		return r;
 	if (PQntuples(result) < 1 || read_int(result, 0, 0) != 0)
 		return lease_error_set(reterr, LEASE_E_PROTOCOL, "a page without figures");
+	last = read_text(result, 0, 1);
+	if (last)
+		snprintf(sweep->cursor, sizeof(sweep->cursor), "%s", last);
+	return 0;
+}
+
+static bool is_last_page(const struct lease_sweep *sweep, const PGresult *result)
+{
+	return read_int(result, 0, 2) < sweep->page_size;
+}
+
+/* A page of the horizon scan; see scan_page.sql. */
+static int take_page(struct lease_sweep *sweep, const PGresult *result, struct lease_error *reterr)
+{
+	struct lease_sweep_figures *seen = &sweep->seen;
+	int r = begin_page(sweep, result, "itissili", reterr);
+	int64_t oldest, now = clock_monotonic();
+
+	if (r < 0)
+		return r;
 	note_database_time(sweep, read_time(result, 0, 4));
 	seen->scan_duration += now - sweep->page_sent_at;
 	seen->open += read_int(result, 0, 2);
@@ -540,10 +537,7 @@ static int take_page(struct lease_sweep *sweep, const PGresult *result, struct l
 			due_add(&sweep->due, read_text(result, row, 1),
 				max64(local_time(sweep, read_time(result, row, 3)), 0), 0,
 				sweep->pass_list);
-	last = read_text(result, 0, 1);
-	if (last)
-		snprintf(sweep->cursor, sizeof(sweep->cursor), "%s", last);
-	if (read_int(result, 0, 2) < sweep->page_size)
+	if (is_last_page(sweep, result))
 		end_pass(sweep);
 	return 0;
 }
@@ -551,21 +545,15 @@ static int take_page(struct lease_sweep *sweep, const PGresult *result, struct l
 /* A page of orphans or passed deadlines, to be looked at now; see scan_orphans.sql. */
 static int take_list(struct lease_sweep *sweep, const PGresult *result, struct lease_error *reterr)
 {
-	int r = read_form(result, "iti", reterr);
+	int r = begin_page(sweep, result, "iti", reterr);
 	int64_t now = clock_monotonic();
-	const char *last;
 
 	if (r < 0)
 		return r;
-	if (PQntuples(result) < 1 || read_int(result, 0, 0) != 0)
-		return lease_error_set(reterr, LEASE_E_PROTOCOL, "a page without figures");
 	for (int row = 1; row < PQntuples(result); row++)
 		if (!PQgetisnull(result, row, 1))
 			due_add(&sweep->due, read_text(result, row, 1), now, 0, sweep->orphan_list);
-	last = read_text(result, 0, 1);
-	if (last)
-		snprintf(sweep->cursor, sizeof(sweep->cursor), "%s", last);
-	if (read_int(result, 0, 2) >= sweep->page_size)
+	if (!is_last_page(sweep, result))
 		return 0;
 	if (sweep->scan == SCANNING_ORPHANS) {
 		begin_scan(sweep, SCANNING_DEADLINES, now);
@@ -577,28 +565,22 @@ static int take_list(struct lease_sweep *sweep, const PGresult *result, struct l
 	return 0;
 }
 
-static int scan_take(void *self, int index, PGresult *result, struct lease_error *reterr)
+static int scan_take(void *self, int index, const PGresult *result, struct lease_error *reterr)
 {
 	struct lease_sweep *sweep = self;
-	int r = 0;
 
 	/* after BEGIN and the settings */
-	if (index == 2)
-		r = sweep->scan == SCANNING ? take_page(sweep, result, reterr)
-					    : take_list(sweep, result, reterr);
-	PQclear(result);
-	return r;
+	if (index != 2)
+		return 0;
+	return sweep->scan == SCANNING ? take_page(sweep, result, reterr)
+				       : take_list(sweep, result, reterr);
 }
 
-static int scan_next(void *self, struct batch *batch, struct lease_error *reterr)
+static void scan_fill(void *self, struct batch *batch)
 {
 	struct lease_sweep *sweep = self;
 	const struct lease_sweep_options *options = &sweep->options;
 
-	(void)reterr;
-	if (sweep->was_sent)
-		return 0;
-	sweep->was_sent = true;
 	sweep->page_size = options->scan_page;
 	sweep->page_sent_at = clock_monotonic();
 	batch_add(batch, lease_sql_begin);
@@ -615,7 +597,6 @@ static int scan_next(void *self, struct batch *batch, struct lease_error *reterr
 	else if (sweep->scan == SCANNING_ORPHANS)
 		bind_text(batch, options->policy == LEASE_POLICY_RECORD ? "f" : "t");
 	batch_add(batch, "COMMIT");
-	return 1;
 }
 
 /* -- the heartbeat ------------------------------------------------------------------------------ */
@@ -645,42 +626,37 @@ static void watch_clock(struct lease_sweep *sweep, int64_t database_time)
 		sweep->callbacks.clock_jumped(sweep->callbacks.arg, jump);
 }
 
-static int beat_take(void *self, int index, PGresult *result, struct lease_error *reterr)
+static int beat_take(void *self, int index, const PGresult *result, struct lease_error *reterr)
 {
 	struct lease_sweep *sweep = self;
 	struct lease_sweep_figures *figures = &sweep->figures;
 	int64_t before = figures->amnesty_until;
-	int r = 0;
+	int r;
 
-	/* after BEGIN and the settings */
-	if (index == 2 && PQresultStatus(result) == PGRES_TUPLES_OK) {
-		r = read_form(result, "sssb", reterr);
-		if (r == 0 && PQntuples(result) != 1)
-			r = lease_error_set(reterr, LEASE_E_PROTOCOL, "a beat without a row");
-		if (r == 0) {
-			figures->beat_at = read_time(result, 0, 0);
-			figures->amnesty_until = read_bool(result, 0, 3) ? read_time(result, 0, 2)
-									 : LEASE_TIME_NONE;
-			sweep->force_amnesty = false;
-			watch_clock(sweep, figures->beat_at);
-		}
-	}
-	PQclear(result);
-	if (r == 0 && figures->amnesty_until != LEASE_TIME_NONE &&
-	    figures->amnesty_until != before && sweep->callbacks.amnesty)
+	/* after BEGIN and the settings; what removes the heartbeat gives no row */
+	if (index != 2 || PQresultStatus(result) != PGRES_TUPLES_OK)
+		return 0;
+	r = read_form(result, "sssb", reterr);
+	if (r < 0)
+		return r;
+	if (PQntuples(result) != 1)
+		return lease_error_set(reterr, LEASE_E_PROTOCOL, "a beat without a row");
+	figures->beat_at = read_time(result, 0, 0);
+	figures->amnesty_until = read_bool(result, 0, 3) ? read_time(result, 0, 2)
+							 : LEASE_TIME_NONE;
+	sweep->force_amnesty = false;
+	watch_clock(sweep, figures->beat_at);
+	if (figures->amnesty_until != LEASE_TIME_NONE && figures->amnesty_until != before &&
+	    sweep->callbacks.amnesty)
 		sweep->callbacks.amnesty(sweep->callbacks.arg, figures->amnesty_until);
-	return r;
+	return 0;
 }
 
-static int beat_next(void *self, struct batch *batch, struct lease_error *reterr)
+static void beat_fill(void *self, struct batch *batch)
 {
 	struct lease_sweep *sweep = self;
 	const struct lease_sweep_options *options = &sweep->options;
 
-	(void)reterr;
-	if (sweep->was_sent)
-		return 0;
-	sweep->was_sent = true;
 	sweep->beat_sent_at = clock_monotonic();
 	batch_add(batch, lease_sql_begin);
 	/* a beat that waits for long would set beat_at back so far that the next one sees a gap */
@@ -696,7 +672,6 @@ static int beat_next(void *self, struct batch *batch, struct lease_error *reterr
 		batch_add(batch, lease_sql_beat_never);
 	}
 	batch_add(batch, "COMMIT");
-	return 1;
 }
 
 static bool is_beating(const struct lease_sweep *sweep)
@@ -707,14 +682,14 @@ static bool is_beating(const struct lease_sweep *sweep)
 /* Four times within `after`, so that a beat may fail. */
 static void beaten(struct lease_sweep *sweep)
 {
-	sweep->beat_due_at = INT64_MAX;
-	if (sweep->options.amnesty_after > 0)
-		sweep->beat_due_at = sweep->force_amnesty
-					     ? 0
-					     : sweep->beat_sent_at +
-						       sweep->options.amnesty_after / 4;
-	else
+	if (sweep->options.amnesty_after <= 0) {
 		sweep->figures.beat_at = sweep->figures.amnesty_until = LEASE_TIME_NONE;
+		sweep->beat_due_at = INT64_MAX;
+	} else if (sweep->force_amnesty) {
+		sweep->beat_due_at = 0;
+	} else {
+		sweep->beat_due_at = sweep->beat_sent_at + sweep->options.amnesty_after / 4;
+	}
 }
 
 /* -- what next -------------------------------------------------------------------------------- */
@@ -762,14 +737,14 @@ static bool begin(struct lease_sweep *sweep, PGconn *conn, int64_t now)
 		operation = database_check_operation(&sweep->check);
 		break;
 	case BEATING:
-		sweep->was_sent = false;
-		operation = (struct operation){ beat_next, beat_take, sweep };
+		operation = exchange_operation(&sweep->exchange,
+					       (struct exchange){ beat_fill, beat_take, sweep });
 		break;
 	case SCANNING:
 	case SCANNING_ORPHANS:
 	case SCANNING_DEADLINES:
-		sweep->was_sent = false;
-		operation = (struct operation){ scan_next, scan_take, sweep };
+		operation = exchange_operation(&sweep->exchange,
+					       (struct exchange){ scan_fill, scan_take, sweep });
 		break;
 	case CLOSING:
 		if (sweep->n_ranges == 0 && !gather_chunk(sweep, now)) {

@@ -48,6 +48,7 @@ static void add_begin(struct txn *txn, struct batch *batch)
 	bind_milliseconds(batch, txn->statement_timeout);
 	bind_milliseconds(batch, txn->lock_timeout);
 	bind_text(batch, txn->notify);
+	bind_text(batch, "off");
 }
 
 static void add_lock(struct txn *txn, struct batch *batch)
@@ -635,6 +636,40 @@ static int next(void *self, struct batch *batch, struct lease_error *reterr)
 		break;
 	}
 	return 0;
+}
+
+struct lease_command txn_reconcile_command(const struct lease_sweep_options *options,
+					   const char *run_id)
+{
+	bool requeues = options->policy == LEASE_POLICY_REQUEUE;
+
+	return (struct lease_command){
+		.kind = COMMAND_RECONCILE,
+		.run_id = run_id,
+		.policy = options->policy,
+		.max_losses = requeues ? options->max_lease_losses : 0,
+	};
+}
+
+struct lease_closed txn_closed(const struct txn_item *item)
+{
+	const struct lease_decision *decision = &item->decision;
+	const struct lease_facts *facts = &item->facts;
+	bool closes = decision->step == ATTEMPT_CLOSE_LOST;
+	int64_t lease_end = item->applied ? item->lease_expires_at : facts->open.lease_expires_at;
+
+	return (struct lease_closed){
+		.run_id = item->command.run_id,
+		.attempt_no = closes ? facts->open.attempt_no : 0,
+		.owner = closes ? facts->open.owner : NULL,
+		.lease_expires_at = closes ? lease_end : LEASE_TIME_NONE,
+		.closed_at = closes && item->applied ? item->now : facts->now,
+		.moved = decision->move,
+		.status = decision->to,
+		.error_code = decision->move && decision->run_error_code
+				      ? decision->run_error_code
+				      : decision->attempt_error_code,
+	};
 }
 
 struct operation txn_operation(struct txn *txn)

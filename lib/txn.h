@@ -53,6 +53,12 @@ struct txn {
 	size_t n_position[3];
 };
 
+/* What the reconciler asks of a run, by the policy in `options`. */
+struct lease_command txn_reconcile_command(const struct lease_sweep_options *options,
+					   const char *run_id);
+/* What that came to, or, where it was not applied, would have. Strings are the item's. */
+struct lease_closed txn_closed(const struct txn_item *item);
+
 /* `txn` holds lock, timeouts, items and n; the rest is zero. */
 struct operation txn_operation(struct txn *txn);
 /* Which statement of the failed batch writes attempts and runs. */

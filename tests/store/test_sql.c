@@ -298,7 +298,7 @@ static void a_renewal_uses_its_index_under_the_servers_own_settings(void **state
 
 /* How many rows all steps of a plan may handle: one that reads an index whole handles far more. */
 struct row_limit {
-	const char *file, *settings, *arguments;
+	const char *file, *hash_joins, *arguments;
 	int rows;
 };
 
@@ -316,8 +316,7 @@ static const struct row_limit limits[] = {
 	  "each('pending')",
 	  20000 },
 	{ "renew", NULL, "'held0007', 1, 'w', 1000", 30 },
-	{ "renew_many", "settings_renewals", "runs('held'), each_int(1), each('w'), each_int(1000)",
-	  10000 },
+	{ "renew_many", "on", "runs('held'), each_int(1), each('w'), each_int(1000)", 10000 },
 	{ "lock_next", NULL, "null", 50 },
 	{ "lock_next_running", NULL, "null", 50 },
 	{ "scan_page", NULL, "'', 5000, 1000", 100000 },
@@ -360,13 +359,13 @@ static void load_unknown(struct scenario *s, bool analyzed)
 
 static void check_limit(struct scenario *s, const struct row_limit *limit)
 {
-	const char *settings = reads_only(limit->file) ? "settings_scan" : "settings";
 	long long rows;
 
-	sql(s->admin, "execute %s('60000', '60000'%s)", settings,
-	    reads_only(limit->file) ? "" : ", 'off'");
-	if (limit->settings)
-		sql(s->admin, "execute %s", limit->settings);
+	if (reads_only(limit->file))
+		sql(s->admin, "execute settings_scan('60000', '60000')");
+	else
+		sql(s->admin, "execute settings('60000', '60000', 'off', '%s')",
+		    limit->hash_joins ? limit->hash_joins : "off");
 	rows = sql_number(s->admin, "select pg_temp.rows_handled($$%s(%s)$$)", limit->file,
 			  limit->arguments);
 	if (rows > limit->rows)
