@@ -22,12 +22,15 @@ fault() {
 	faults=$((faults + 1))
 }
 
+declare -A pages=()
+
 # page_has PAGE GREP-ARGUMENT…: looks in a man page's source, escapes of names and options taken out.
 page_has() {
-	local text
-	text=$(sed -e 's/\\-/-/g' -e 's/\\&//g' "docs/man/$1")
+	local page=$1
 	shift
-	grep -q "$@" <<<"$text"
+	[ -n "${pages[$page]:-}" ] ||
+		pages[$page]=$(sed -e 's/\\-/-/g' -e 's/\\&//g' "docs/man/$page")
+	grep -q "$@" <<<"${pages[$page]}"
 }
 
 check_readme() {
