@@ -200,13 +200,10 @@ static void signals_reach_the_command(void **state)
 	struct process process;
 
 	(void)state;
-	submit(s->worker, "r");
-	start_exec(&process, "r",
-		   SCRIPT "trap 'mark usr1 x' USR1; trap 'mark term x; exit 7' TERM\n"
-			  "(trap 'mark childterm x; exit' TERM; mark child $BASHPID;"
-			  " while :; do sleep 0.02; done) &\n"
-			  "wait_for child; mark ready x; while :; do sleep 0.02; done");
-	wait_trace("ready");
+	start_ready(&process, SCRIPT "trap 'mark usr1 x' USR1; trap 'mark term x; exit 7' TERM\n"
+				     "(trap 'mark childterm x; exit' TERM; mark child $BASHPID;"
+				     " while :; do sleep 0.02; done) &\n"
+				     "wait_for child; mark ready x; while :; do sleep 0.02; done");
 	process_signal(&process, SIGUSR1);
 	wait_trace("usr1");
 	process_signal(&process, SIGTERM);
@@ -221,10 +218,8 @@ static void a_cancel_request_ends_the_command(void **state)
 	struct process process;
 
 	(void)state;
-	submit(s->worker, "r");
-	start_exec(&process, "r", SCRIPT "trap 'exit 5' TERM; mark ready x; wait_for never",
-		   "--ttl", "2s");
-	wait_trace("ready");
+	start_ready(&process, SCRIPT "trap 'exit 5' TERM; mark ready x; wait_for never", "--ttl",
+		    "2s");
 	assert_granted(request_cancel(s->worker, "r", 0, NULL));
 	ends_with(5, &process);
 	run_is("r", "cancelled v3 exit_5 | 1 cancelled exit_5");
@@ -236,9 +231,7 @@ static void a_cancelled_command_that_does_not_end_is_killed(void **state)
 	struct family family;
 
 	(void)state;
-	submit(s->worker, "r");
-	start_exec(&process, "r", FAMILY, "--ttl", "2s", "--grace", "100ms");
-	family = find_family();
+	family = start_family(&process, "--ttl", "2s", "--grace", "100ms");
 	assert_granted(request_cancel(s->worker, "r", 0, NULL));
 	ends_with(137, &process);
 	assert_true(family_has_ended(&family));
@@ -250,9 +243,7 @@ static void a_cancel_request_after_the_last_renewal_counts(void **state)
 	struct process process;
 
 	(void)state;
-	submit(s->worker, "r");
-	start_exec(&process, "r", SCRIPT "mark ready x; wait_for go; exit 0", "--ttl", "1h");
-	wait_trace("ready");
+	start_ready(&process, SCRIPT "mark ready x; wait_for go; exit 0", "--ttl", "1h");
 	assert_granted(request_cancel(s->worker, "r", 0, NULL));
 	make_trace("go");
 	ends_with(0, &process);
@@ -266,11 +257,9 @@ static void a_refused_renewal_ends_the_command(void **state)
 	struct process process;
 
 	(void)state;
-	submit(s->worker, "r");
-	start_exec(&process, "r",
-		   SCRIPT "trap 'mark term x; exit 0' TERM; mark ready x; wait_for never", "--ttl",
-		   "2s");
-	wait_trace("ready");
+	start_ready(&process,
+		    SCRIPT "trap 'mark term x; exit 0' TERM; mark ready x; wait_for never", "--ttl",
+		    "2s");
 	end_lease(s, "r");
 	assert_granted(reconcile(s->worker, LEASE_POLICY_REQUEUE, 0, NULL));
 	ends_with(76, &process);
@@ -285,9 +274,7 @@ static void a_lost_command_that_does_not_end_is_killed(void **state)
 	struct family family;
 
 	(void)state;
-	submit(s->worker, "r");
-	start_exec(&process, "r", FAMILY, "--ttl", "2s", "--grace", "100ms");
-	family = find_family();
+	family = start_family(&process, "--ttl", "2s", "--grace", "100ms");
 	end_lease(s, "r");
 	ends_with(76, &process);
 	assert_true(family_has_ended(&family));
@@ -298,9 +285,7 @@ static void an_end_that_is_refused_is_told(void **state)
 	struct process process;
 
 	(void)state;
-	submit(s->worker, "r");
-	start_exec(&process, "r", SCRIPT "mark ready x; wait_for go", "--ttl", "1h");
-	wait_trace("ready");
+	start_ready(&process, SCRIPT "mark ready x; wait_for go", "--ttl", "1h");
 	end_lease(s, "r");
 	make_trace("go");
 	ends_with(76, &process);
@@ -335,9 +320,7 @@ static void an_outage_at_the_end_is_waited_for(void **state)
 	struct process process;
 
 	(void)state;
-	submit(s->worker, "r");
-	start_exec(&process, "r", SCRIPT "mark ready x; wait_for go; exit 0", "--ttl", "1h");
-	wait_trace("ready");
+	start_ready(&process, SCRIPT "mark ready x; wait_for go; exit 0", "--ttl", "1h");
 	shut_out();
 	make_trace("go");
 	process_wait_text(&process, "trying again", TEST_PATIENCE_MS);
@@ -351,9 +334,7 @@ static void a_second_signal_gives_up_waiting(void **state)
 	struct process process;
 
 	(void)state;
-	submit(s->worker, "r");
-	start_exec(&process, "r", SCRIPT "mark ready x; wait_for go; exit 0", "--ttl", "1h");
-	wait_trace("ready");
+	start_ready(&process, SCRIPT "mark ready x; wait_for go; exit 0", "--ttl", "1h");
 	shut_out();
 	make_trace("go");
 	process_wait_text(&process, "trying again", TEST_PATIENCE_MS);

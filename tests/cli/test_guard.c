@@ -35,9 +35,7 @@ static void leasectl_killed_ends_all_below_it(void **state)
 	struct family family;
 
 	(void)state;
-	submit(s->worker, "r");
-	start_exec(&process, "r", FAMILY, "--ttl", "1h", "--grace", "100ms");
-	family = find_family();
+	family = start_family(&process, "--ttl", "1h", "--grace", "100ms");
 	process_signal(&process, SIGKILL);
 	wait_family(has_ended, &family);
 	assert_sql(s->admin, "1",
@@ -50,9 +48,7 @@ static void leasectl_killed_gives_no_grace_past_the_lease(void **state)
 	struct family family;
 
 	(void)state;
-	submit(s->worker, "r");
-	start_exec(&process, "r", FAMILY, "--ttl", "2s", "--grace", "1h");
-	family = find_family();
+	family = start_family(&process, "--ttl", "2s", "--grace", "1h");
 	process_signal(&process, SIGKILL);
 	wait_family(has_ended, &family);
 }
@@ -63,9 +59,7 @@ static void leasectl_stopped_ends_all_at_the_leases_end(void **state)
 	struct family family;
 
 	(void)state;
-	submit(s->worker, "r");
-	start_exec(&process, "r", FAMILY, "--ttl", "2s", "--grace", "1h");
-	family = find_family();
+	family = start_family(&process, "--ttl", "2s", "--grace", "1h");
 	process_signal(&process, SIGSTOP);
 	wait_family(has_ended, &family);
 	process_signal(&process, SIGCONT);
@@ -75,33 +69,18 @@ static void leasectl_stopped_ends_all_at_the_leases_end(void **state)
 		   "select count(*) from lease.run_attempts where finished_at is null");
 }
 
-/* The process between leasectl and the command: the command's parent. */
-static pid_t guard_of(pid_t command)
-{
-	char path[64], *text, *rest;
-	int parent = 0;
-
-	snprintf(path, sizeof(path), "/proc/%d/stat", command);
-	text = read_file(path);
-	rest = strrchr(text, ')');
-	assert_non_null(rest);
-	assert_int_equal(sscanf(rest + 1, " %*c %d", &parent), 1);
-	free(text);
-	assert_true(parent > 1);
-	return parent;
-}
-
 static void a_killed_guard_ends_all_and_releases_the_run(void **state)
 {
 	struct process process;
 	struct family family;
+	pid_t guard;
 
 	(void)state;
-	submit(s->worker, "r");
-	start_exec(&process, "r", FAMILY, "--ttl", "1h", "--grace", "1h");
-	family = find_family();
-	assert_int_not_equal(guard_of(family.pids[0]), process.pid);
-	kill(guard_of(family.pids[0]), SIGKILL);
+	family = start_family(&process, "--ttl", "1h", "--grace", "1h");
+	guard = process_parent(family.pids[0]); /* between leasectl and the command */
+	assert_true(guard > 1);
+	assert_int_not_equal(guard, process.pid);
+	kill(guard, SIGKILL);
 	ends_with(EX_OSERR, &process);
 	assert_true(family_has_ended(&family));
 	run_is("r", "pending v3 | 1 retry_released guard_lost");
@@ -115,9 +94,7 @@ static void a_stopped_database_stops_the_command_and_a_refusal_ends_it(void **st
 	struct family family;
 
 	(void)state;
-	submit(s->worker, "r");
-	start_exec(&process, "r", FAMILY, "--ttl", "3s", "--grace", "100ms");
-	family = find_family();
+	family = start_family(&process, "--ttl", "3s", "--grace", "100ms");
 	cluster_stop(&cluster, "immediate");
 	wait_family(is_stopped, &family);
 	process_wait_text(&process, "the command is stopped until a renewal is granted",
@@ -136,9 +113,7 @@ static void a_granted_renewal_continues_the_command(void **state)
 	struct family family;
 
 	(void)state;
-	submit(s->worker, "r");
-	start_exec(&process, "r", FAMILY, "--ttl", "3s", "--grace", "100ms");
-	family = find_family();
+	family = start_family(&process, "--ttl", "3s", "--grace", "100ms");
 	shut_out();
 	sql(s->admin, "update lease.run_attempts set lease_expires_at = clock_timestamp() + "
 		      "interval '1 hour'");
@@ -157,9 +132,7 @@ static void a_stopped_command_can_still_be_ended(void **state)
 	struct family family;
 
 	(void)state;
-	submit(s->worker, "r");
-	start_exec(&process, "r", FAMILY, "--ttl", "2s", "--grace", "100ms");
-	family = find_family();
+	family = start_family(&process, "--ttl", "2s", "--grace", "100ms");
 	shut_out();
 	wait_family(is_stopped, &family);
 	process_signal(&process, SIGTERM);
@@ -171,14 +144,8 @@ static void a_stopped_command_can_still_be_ended(void **state)
 /* Stops or continues the server's own process and the one that serves leasectl. */
 static void signal_server(pid_t backend, int signal_number)
 {
-	char path[128];
-	char *content;
-
-	snprintf(path, sizeof(path), "%s/data/postmaster.pid", cluster.folder);
-	content = read_file(path);
-	assert_int_equal(kill((pid_t)atoi(content), signal_number), 0);
+	assert_int_equal(kill(cluster_postmaster(&cluster), signal_number), 0);
 	assert_int_equal(kill(backend, signal_number), 0);
-	free(content);
 }
 
 /* leasectl waits for a database that does not answer: its guard does not. */
@@ -189,9 +156,7 @@ static void a_silent_database_stops_the_command_too(void **state)
 	pid_t backend;
 
 	(void)state;
-	submit(s->worker, "r");
-	start_exec(&process, "r", FAMILY, "--ttl", "3s", "--grace", "100ms");
-	family = find_family();
+	family = start_family(&process, "--ttl", "3s", "--grace", "100ms");
 	backend = (pid_t)sql_number(s->admin, "select pid from pg_stat_activity "
 					      "where application_name = 'leasectl'");
 	signal_server(backend, SIGSTOP);

@@ -205,24 +205,6 @@ HELPER pid_t trace_number(const char *name)
 
 /* -- processes ----------------------------------------------------------------------------------- */
 
-/* 0: it has ended, or only waits to be reaped. */
-HELPER char process_state(pid_t pid)
-{
-	char path[64], text[512] = "", *rest;
-	FILE *file;
-	size_t length;
-
-	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-	file = fopen(path, "re");
-	if (!file)
-		return 0;
-	length = fread(text, 1, sizeof(text) - 1, file);
-	fclose(file);
-	text[length] = '\0';
-	rest = strrchr(text, ')');
-	return !rest || rest[2] == 'Z' || rest[2] == 'X' ? 0 : rest[2];
-}
-
 /* A command with a child, and a child in a session of its own whose parent has ended. */
 #define FAMILY                                                                                     \
 	SCRIPT                                                                                     \
@@ -268,6 +250,14 @@ HELPER bool family_runs(void *argument)
 			return false;
 	return true;
 }
+
+/* Submits run r and begins a family under it; hands the family back when it is all there. */
+#define start_family(process, ...)                                                                 \
+	(submit(s->worker, "r"), start_exec(process, "r", FAMILY, ##__VA_ARGS__), find_family())
+/* The same with a script, which says by the trace "ready" that it is there. */
+#define start_ready(process, script, ...)                                                          \
+	(submit(s->worker, "r"), start_exec(process, "r", script, ##__VA_ARGS__),                  \
+	 wait_trace("ready"))
 
 #define wait_family(condition, family)                                                             \
 	wait_family_at(family_##condition, family, #condition, __FILE__, __LINE__)

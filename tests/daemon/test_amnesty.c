@@ -2,34 +2,12 @@
  * The daemon and an outage that no worker is to blame for: the whole of PostgreSQL is frozen, or its
  * clock jumps (libfaketime). Workers here are threads that renew all their leases in one statement.
  */
-#include <ctype.h>
-#include <dirent.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "daemon.h"
+#include "fixture.h"
 
 static struct cluster cluster;
-static char *conninfo;
-static PGconn *conn;
-
-static int fresh(void **state)
-{
-	(void)state;
-	conninfo = test_database_create();
-	conn = test_connect(conninfo);
-	return 0;
-}
-
-static int drop(void **state)
-{
-	processes_kill_all(state);
-	PQfinish(conn);
-	conn = NULL;
-	free(conninfo);
-	return 0;
-}
-
 /* -- workers -------------------------------------------------------------------------------------- */
 
 #define TTL (3 * LEASE_SECOND)
@@ -139,53 +117,6 @@ static void let_the_others_die(struct workers *workers)
 
 /* -- freezing ------------------------------------------------------------------------------------- */
 
-static pid_t parent_of(pid_t pid)
-{
-	char path[64], line[512] = "";
-	const char *end;
-	FILE *file;
-	int parent = 0;
-
-	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-	file = fopen(path, "re");
-	if (!file)
-		return 0;
-	if (fgets(line, sizeof(line), file) && (end = strrchr(line, ')')) != NULL)
-		sscanf(end, ") %*c %d", &parent);
-	fclose(file);
-	return parent;
-}
-
-static pid_t postmaster(void)
-{
-	char path[128], *content;
-	pid_t pid;
-
-	snprintf(path, sizeof(path), "%s/data/postmaster.pid", cluster.folder);
-	content = read_file(path);
-	pid = (pid_t)atoi(content);
-	free(content);
-	assert_true(pid > 1);
-	return pid;
-}
-
-/* The postmaster and all its children; stopped first, it makes no further ones. */
-static void signal_postgres(int number)
-{
-	pid_t main_process = postmaster();
-	const struct dirent *entry;
-	DIR *processes;
-
-	assert_int_equal(kill(main_process, number), 0);
-	processes = opendir("/proc");
-	assert_non_null(processes);
-	while ((entry = readdir(processes)) != NULL)
-		if (isdigit((unsigned char)entry->d_name[0]) &&
-		    parent_of((pid_t)atoi(entry->d_name)) == main_process)
-			kill((pid_t)atoi(entry->d_name), number);
-	closedir(processes);
-}
-
 static const char *config_with(const char *options)
 {
 	return text("interval: 500ms\nreconnect_min: 20ms\nreconnect_max: 200ms\npolicy: requeue\n"
@@ -207,9 +138,9 @@ static void case_18_frozen_for_three_lease_lengths(void **state)
 	wait_sql(conn, "select exists (select from lease.heartbeat)");
 	daemon_wait_status(&daemon, "1050 open, 0 expired");
 	let_the_others_die(workers);
-	signal_postgres(SIGSTOP);
+	assert_true(cluster_signal(&cluster, SIGSTOP));
 	usleep(3 * TTL); /* the outage: nothing can be waited for */
-	signal_postgres(SIGCONT);
+	assert_true(cluster_signal(&cluster, SIGCONT));
 	daemon_wait_log(&daemon, "nobody could renew");
 	wait_sql(conn, "select count(*) = 50 from lease.run_attempts where outcome is not null");
 	wait_renewed(workers);
@@ -291,10 +222,10 @@ static void a_lease_too_short_to_be_protected_is_told(void **state)
 	daemon_stop(&daemon);
 }
 
-#define TEST(function) cmocka_unit_test_setup_teardown(function, fresh, drop)
+#define TEST(function) cmocka_unit_test_setup_teardown(function, create, drop)
 
 /* Starts the server again such that its clock is set by the file `clock` in the cluster's folder. */
-static int fresh_with_clock(void **state)
+static int create_with_clock(void **state)
 {
 	cluster_stop(&cluster, "fast");
 	set_clock("+0s");
@@ -302,7 +233,7 @@ static int fresh_with_clock(void **state)
 		      "library=$(ls /usr/lib/*/faketime/libfaketime.so.1) || exit 1; "
 		      "FAKETIME_TIMESTAMP_FILE=$2/clock FAKETIME_NO_CACHE=1 DONT_FAKE_MONOTONIC=1 "
 		      "LD_PRELOAD=$library exec \"$1\" start \"$2\"");
-	return fresh(state);
+	return create(state);
 }
 
 int main(void)
@@ -312,8 +243,8 @@ int main(void)
 		TEST(off_removes_the_row_at_once_and_at_reload),
 		TEST(a_lease_too_short_to_be_protected_is_told),
 		/* the last one: reading that clock is slow */
-		cmocka_unit_test_setup_teardown(case_19_the_databases_clock_jumps, fresh_with_clock,
-						drop),
+		cmocka_unit_test_setup_teardown(case_19_the_databases_clock_jumps,
+						create_with_clock, drop),
 	};
 	int failed;
 

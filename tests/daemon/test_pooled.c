@@ -4,28 +4,15 @@
  * The workers' side: tests/store/test_pooler.c.
  */
 #include "../torture/proxy.h"
-#include "daemon.h"
+#include "fixture.h"
 #include "pooler.h"
 
-static char *conninfo;
-static PGconn *conn;
 static struct pooler pooler;
 
-static int create(void **state)
+static int create_recording(void **state)
 {
-	(void)state;
-	conninfo = test_database_create();
-	conn = test_connect(conninfo);
+	create(state);
 	record_closes(conn);
-	return 0;
-}
-
-static int drop(void **state)
-{
-	processes_kill_all(state);
-	PQfinish(conn);
-	test_database_drop(conninfo);
-	free(conninfo);
 	return 0;
 }
 
@@ -214,7 +201,7 @@ static void case_06_a_path_lost_with_locks_taken(void **state)
 	pooler_stop(&pooler);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, create, drop)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, create_recording, drop)
 
 int main(void)
 {

@@ -3,28 +3,8 @@
  */
 #include <ev.h>
 
-#include "daemon.h"
+#include "fixture.h"
 #include "service.h"
-
-static char *conninfo;
-static PGconn *conn;
-
-static int create(void **state)
-{
-	(void)state;
-	conninfo = test_database_create();
-	conn = test_connect(conninfo);
-	return 0;
-}
-
-static int drop(void **state)
-{
-	processes_kill_all(state);
-	PQfinish(conn);
-	test_database_drop(conninfo);
-	free(conninfo);
-	return 0;
-}
 
 static const char *config_with(const char *options)
 {

@@ -2,27 +2,7 @@
  * The daemon at its work: leases that end, policies, locks, several databases, several daemons,
  * and what is left when it is killed or stopped in each of its phases.
  */
-#include "daemon.h"
-
-static char *conninfo;
-static PGconn *conn;
-
-static int create(void **state)
-{
-	(void)state;
-	conninfo = test_database_create();
-	conn = test_connect(conninfo);
-	return 0;
-}
-
-static int drop(void **state)
-{
-	processes_kill_all(state);
-	PQfinish(conn);
-	test_database_drop(conninfo);
-	free(conninfo);
-	return 0;
-}
+#include "fixture.h"
 
 static const char *config_with(const char *options)
 {
@@ -480,16 +460,15 @@ static void case_25_terminated_while_it_applies(void **state)
 	assert_none_or_all_closed(10);
 }
 
-/* A chunk that can go through goes through: SIGTERM finds it in flight and waits for it. */
-static void case_25_the_chunk_in_flight_is_finished(void **state)
+/* SIGTERM finds a chunk of ten expired leases in flight, held up by the row locks that `hold` takes. */
+static void terminate_in_flight(const char *hold, const char *options)
 {
 	struct daemon daemon;
 	PGconn *holder = test_connect(conninfo);
 
-	(void)state;
 	add_leases(conn, "r", 10, -100, 5000);
-	sql(holder, "begin; select from lease.run_attempts where run_id = 'r-00005' for update");
-	daemon_start_ready(&daemon, config_with(LONG_TIMEOUTS "policy: requeue"));
+	sql(holder, "begin; %s", hold);
+	daemon_start_ready(&daemon, config_with(options));
 	wait_daemon_blocked(conn, 1);
 	process_signal(&daemon.process, SIGTERM);
 	assert_true(notify_saw(&daemon.notify, "STOPPING=1", TEST_PATIENCE_MS));
@@ -498,26 +477,22 @@ static void case_25_the_chunk_in_flight_is_finished(void **state)
 	daemon_done(&daemon);
 	PQfinish(holder);
 	wait_daemon_gone(conn);
+}
+
+/* A chunk that can go through goes through: SIGTERM waits for it. */
+static void case_25_the_chunk_in_flight_is_finished(void **state)
+{
+	(void)state;
+	terminate_in_flight("select from lease.run_attempts where run_id = 'r-00005' for update",
+			    LONG_TIMEOUTS "policy: requeue");
 	assert_none_or_all_closed(10);
 }
 
 static void case_25_no_further_chunk_is_begun(void **state)
 {
-	struct daemon daemon;
-	PGconn *holder = test_connect(conninfo);
-
 	(void)state;
-	add_leases(conn, "r", 10, -100, 5000);
-	sql(holder, "begin; select from lease.run_attempts for update");
-	daemon_start_ready(&daemon, config_with(LONG_TIMEOUTS "batch_size: 1"));
-	wait_daemon_blocked(conn, 1);
-	process_signal(&daemon.process, SIGTERM);
-	assert_true(notify_saw(&daemon.notify, "STOPPING=1", TEST_PATIENCE_MS));
-	sql(holder, "rollback");
-	assert_int_equal(process_wait(&daemon.process, TEST_PATIENCE_MS), 0);
-	daemon_done(&daemon);
-	PQfinish(holder);
-	wait_daemon_gone(conn);
+	terminate_in_flight("select from lease.run_attempts for update",
+			    LONG_TIMEOUTS "batch_size: 1");
 	assert_sql(conn, "t",
 		   "select count(*) <= 1 from lease.run_attempts where outcome is not null");
 	assert_explained(conn);

@@ -2,6 +2,8 @@
  * See cluster.h. All of the work is done by tests/cluster.sh; it must never be given a folder that
  * this program did not make.
  */
+#include <dirent.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -56,6 +58,44 @@ void cluster_standby(const struct cluster *standby, const struct cluster *primar
 void cluster_promote(const struct cluster *standby)
 {
 	cluster_shell(standby, "exec \"$1\" promote \"$2\"");
+}
+
+pid_t cluster_postmaster(const struct cluster *cluster)
+{
+	char path[128];
+	int pid = 0;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/data/postmaster.pid", cluster->folder);
+	file = fopen(path, "re");
+	if (!file)
+		return 0;
+	if (fscanf(file, "%d", &pid) != 1)
+		pid = 0;
+	fclose(file);
+	return pid;
+}
+
+/* The postmaster first: once stopped, it makes no further children. */
+bool cluster_signal(const struct cluster *cluster, int number)
+{
+	pid_t postmaster = cluster_postmaster(cluster);
+	const struct dirent *entry;
+	DIR *processes;
+
+	if (postmaster <= 1 || kill(postmaster, number) < 0)
+		return false;
+	processes = opendir("/proc");
+	if (!processes)
+		fail_msg("there is no /proc");
+	while ((entry = readdir(processes)) != NULL) {
+		pid_t pid = (pid_t)atoi(entry->d_name);
+
+		if (pid > 1 && process_parent(pid) == postmaster)
+			kill(pid, number);
+	}
+	closedir(processes);
+	return true;
 }
 
 void cluster_prepare(struct cluster *cluster)

@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <sys/types.h>
 
 struct cluster {
 	char folder[64]; /* its socket is in there, too: host= */
@@ -31,6 +32,11 @@ void cluster_stop(const struct cluster *cluster, const char *mode);
 void cluster_standby(const struct cluster *standby, const struct cluster *primary);
 /* It can be written to when this returns. */
 void cluster_promote(const struct cluster *standby);
+
+/* To all of its processes, to freeze it or let it go on. False: it does not run. */
+bool cluster_signal(const struct cluster *cluster, int number);
+/* The pid of its first process, whose children all others are; 0: it does not run. */
+pid_t cluster_postmaster(const struct cluster *cluster);
 
 /* Runs a line of bash with $1 = cluster.sh and $2 = the cluster's folder; it must end with 0. */
 void cluster_shell(const struct cluster *cluster, const char *line);

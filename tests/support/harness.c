@@ -630,6 +630,39 @@ static bool has_ended(void *process)
 	return process_ended(process);
 }
 
+static bool read_stat(pid_t pid, char *ret_state, int *ret_parent)
+{
+	char path[64], text[512] = "";
+	const char *rest;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	file = fopen(path, "re");
+	if (!file)
+		return false;
+	text[fread(text, 1, sizeof(text) - 1, file)] = '\0';
+	fclose(file);
+	/* the name stands in parentheses and may hold any character */
+	rest = strrchr(text, ')');
+	return rest && sscanf(rest + 1, " %c %d", ret_state, ret_parent) == 2;
+}
+
+char process_state(pid_t pid)
+{
+	char state;
+	int parent;
+
+	return read_stat(pid, &state, &parent) && state != 'Z' && state != 'X' ? state : 0;
+}
+
+pid_t process_parent(pid_t pid)
+{
+	char state;
+	int parent;
+
+	return read_stat(pid, &state, &parent) ? parent : 0;
+}
+
 int process_wait_at(struct process *process, int timeout_ms, const char *file, int line)
 {
 	if (!wait_until(has_ended, process, timeout_ms))

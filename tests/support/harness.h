@@ -94,6 +94,11 @@ bool wait_until(bool (*condition)(void *), void *argument, int timeout_ms);
 
 /* Processes. */
 
+/* Anybody's, by /proc/PID/stat (proc(5)). 0: it has ended, or only waits to be reaped. */
+char process_state(pid_t pid);
+/* 0: it has ended. */
+pid_t process_parent(pid_t pid);
+
 /*
  * A child of the test, with stdout and stderr caught in files. Start it on the main thread: it is
  * killed by the kernel when the thread that started it ends.

@@ -544,15 +544,22 @@ struct sweeper *sweeper_start(struct scenario *s, const struct lease_sweep_optio
 	return sweeper;
 }
 
+struct wanted_count {
+	atomic_llong *count;
+	long long least;
+};
+
+static bool has_reached(void *arg)
+{
+	struct wanted_count *wanted = arg;
+
+	return atomic_load(wanted->count) >= wanted->least;
+}
+
 static void wait_for_count(atomic_llong *count, long long least, const char *what)
 {
-	long long deadline = test_now_ms() + TEST_PATIENCE_MS;
-
-	while (atomic_load(count) < least) {
-		if (test_now_ms() > deadline)
-			fail_msg("the sweeper made no %lld %s", least, what);
-		usleep(5000);
-	}
+	if (!wait_until(has_reached, &(struct wanted_count){ count, least }, TEST_PATIENCE_MS))
+		fail_msg("the sweeper made no %lld %s", least, what);
 }
 
 void wait_for_passes(struct sweeper *sweeper, int more)

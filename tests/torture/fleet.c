@@ -250,20 +250,11 @@ static bool stop_server(struct fleet *fleet, int duration_ms)
 
 static bool freeze_server(struct fleet *fleet, int duration_ms)
 {
-	/* its processes have its data folder as their working folder */
-	static const char *const processes =
-		"for p in $(find /proc -mindepth 2 -maxdepth 2 -path '/proc/[0-9]*/cwd'"
-		" -lname \"$2/data\" -printf '%h\\n' 2>/dev/null); do kill";
-	char *stop = text_of("%s -STOP \"${p#/proc/}\" || true; done", processes);
-	char *go = text_of("%s -CONT \"${p#/proc/}\" || true; done", processes);
-
 	fleet->frozen = true;
-	cluster_shell(&fleet->cluster, stop);
+	cluster_signal(&fleet->cluster, SIGSTOP);
 	tend_for(fleet, duration_ms);
-	cluster_shell(&fleet->cluster, go);
+	cluster_signal(&fleet->cluster, SIGCONT);
 	fleet->frozen = false;
-	free(stop);
-	free(go);
 	return true;
 }
 

@@ -409,11 +409,12 @@ static void case_32_unknown_keys(void **state)
 	refused_in_database("scan_page: 100", "t.yaml:3:5: databases[1].scan_page: does not belong "
 					      "here; it is allowed at the top level");
 	/* What looks like a connection string in the wrong place is not repeated. */
-	refused_in_database("password=hunter2: x",
-			    "t.yaml:3:5: databases[1]: unknown key; allowed here: interval, "
-			    "orphan_interval, batch_size, policy, max_lease_losses, notify, amnesty, "
-			    "amnesty_after, amnesty_grace, max_clock_jump, "
-			    "statement_timeout, lock_timeout, name, conninfo, password_file");
+	refused_in_database(
+		"password=hunter2: x",
+		"t.yaml:3:5: databases[1]: unknown key; allowed here: interval, "
+		"orphan_interval, batch_size, policy, max_lease_losses, notify, amnesty, "
+		"amnesty_after, amnesty_grace, max_clock_jump, "
+		"statement_timeout, lock_timeout, name, conninfo, password_file");
 	refused("? [a]\n: b\n",
 		"t.yaml:1:3: file: a key must be a single word, not a mapping or a sequence");
 	refused("<<: {}\n", "t.yaml:1:1: <<: merge keys are not allowed; write the keys out");
