@@ -80,10 +80,11 @@ EXAMPLE_OBJECTS := $(call objects,$(sort $(wildcard examples/*.c)))
 SUPPORT_OBJECTS := $(call objects,$(sort $(wildcard tests/support/*.c))) $(O)/obj/gen/migrations.o
 TEST_OBJECTS := $(call objects,$(sort $(wildcard tests/*/test_*.c)))
 BENCH_OBJECTS := $(call objects,$(sort $(wildcard tests/bench/*.c)))
+PAGE_OBJECTS := $(call objects,$(wildcard docs/*.c))
 TORTURE_OBJECTS := $(call objects,$(sort $(filter-out tests/torture/test_%,\
 	$(wildcard tests/torture/*.c))))
 ALL_OBJECTS := $(sort $(LIBRARY_OBJECTS) $(DAEMON_OBJECTS) $(CLI_OBJECTS) $(EXAMPLE_OBJECTS) \
-	$(SUPPORT_OBJECTS) $(TEST_OBJECTS) $(BENCH_OBJECTS) $(TORTURE_OBJECTS))
+	$(SUPPORT_OBJECTS) $(TEST_OBJECTS) $(BENCH_OBJECTS) $(TORTURE_OBJECTS) $(PAGE_OBJECTS))
 
 SONAME := liblease.so.$(LIBRARY_MAJOR)
 LIBRARY_FILE := $(SONAME).$(LIBRARY_MINOR)
@@ -93,6 +94,7 @@ CLI := $(if $(wildcard cli/*.c),$(O)/leasectl)
 EXAMPLES := $(patsubst $(O)/obj/%.o,$(O)/%,$(EXAMPLE_OBJECTS))
 TEST_PROGRAMS := $(patsubst $(O)/obj/%.o,$(O)/%,$(TEST_OBJECTS))
 BENCH := $(if $(BENCH_OBJECTS),$(O)/tests/bench/bench)
+PAGES := $(patsubst $(O)/obj/%.o,$(O)/%,$(PAGE_OBJECTS))
 TORTURE := $(if $(TORTURE_OBJECTS),$(addprefix $(O)/tests/torture/,torture torture-worker))
 
 # Tests may be shell scripts, too.
@@ -108,14 +110,14 @@ PICKED_TESTS := $(if $(TESTS),$(foreach t,$(TESTS),$(or $(filter $(t) $(t)/%,$(A
 .SUFFIXES:
 .PHONY: all lib daemon cli examples tests demo check bench torture model property service-check \
 	service-check-deb dist deb fresh demo-run check-run bench-run torture-run model-run \
-	property-run races races-run format lint install uninstall clean help FORCE
+	property-run races races-run pages format lint install uninstall clean help FORCE
 
 all: lib daemon cli examples	## library, daemon, command line and examples (the default)
 lib: $(LIBRARY)
 daemon: $(DAEMON)
 cli: $(CLI)
 examples: $(EXAMPLES)
-tests: all $(TEST_PROGRAMS) $(TEST_SCRIPTS) $(BENCH) $(TORTURE)	## build the test programs and the bench, run nothing
+tests: all $(TEST_PROGRAMS) $(TEST_SCRIPTS) $(BENCH) $(TORTURE) $(PAGES)	## build the test programs and the bench, run nothing
 
 # The packages are looked for only by the second make, after prepare.sh brought them.
 demo check bench torture model property races:
@@ -149,7 +151,7 @@ service-check-deb: deb	## the same with the service installed from the packages
 
 demo-run: all
 	@LEASE_BUILD='$(abspath $(O))' LEASE_SOURCE='$(CURDIR)' exec bash examples/demo.sh
-check-run: all $(addprefix $(O)/tests/,$(PICKED_TESTS)) $(if $(filter torture/% daemon/test_failover,$(PICKED_TESTS)),$(TORTURE))
+check-run: all $(PAGES) $(addprefix $(O)/tests/,$(PICKED_TESTS)) $(if $(filter torture/% daemon/test_failover,$(PICKED_TESTS)),$(TORTURE))
 	@LEASE_BUILD='$(O)' bash docs/check.sh
 	@LEASE_BUILD='$(O)' exec bash tests/run.sh $(addprefix $(O)/tests/,$(PICKED_TESTS))
 bench-run: all $(BENCH)
@@ -177,7 +179,7 @@ $(O)/flags: FORCE
 
 # Code that ships is held to -Wconversion; in tests it would only bury the cases under casts.
 $(LIBRARY_OBJECTS): MODE = -fPIC -fvisibility=hidden -Wconversion
-$(DAEMON_OBJECTS) $(CLI_OBJECTS) $(EXAMPLE_OBJECTS): MODE = -fPIE -Wconversion
+$(DAEMON_OBJECTS) $(CLI_OBJECTS) $(EXAMPLE_OBJECTS) $(PAGE_OBJECTS): MODE = -fPIE -Wconversion
 $(sort $(SUPPORT_OBJECTS) $(TEST_OBJECTS) $(BENCH_OBJECTS) $(TORTURE_OBJECTS)): MODE = -fPIE $(CMOCKA_CFLAGS) \
 	-Idaemon -Icli -Itests/support
 $(O)/obj/gen/migrations.o: MODE = -fPIE
@@ -227,6 +229,13 @@ $(O)/leasectl: $(CLI_OBJECTS) $(O)/obj/daemon.a $(O)/liblease.a
 $(EXAMPLES): $(O)/examples/%: $(O)/obj/examples/%.o $(O)/liblease.a
 	$(link_program) $(LIBPQ_LIBS) $(LDLIBS)
 
+# Pages that are written from the sources: $(O)/docs/state_machine prints docs/state-machine.md.
+$(PAGES): $(O)/docs/%: $(O)/obj/docs/%.o $(O)/liblease.a
+	$(link_program) $(LIBPQ_LIBS) $(LDLIBS)
+pages: $(PAGES)	## write the pages that come from the sources: docs/state-machine.md
+	@$(O)/docs/state_machine >$(O)/docs/state-machine.md
+	@cp $(O)/docs/state-machine.md docs/state-machine.md
+
 TEST_ARCHIVES := $(addprefix $(O)/,tests/torture.a tests/support.a tests/cli.a obj/daemon.a liblease.a)
 $(TEST_PROGRAMS): $(O)/tests/%: $(O)/obj/tests/%.o $(TEST_ARCHIVES)
 	$(link_program) $(CMOCKA_LIBS) $(DAEMON_LIBS) $(LIBPQ_LIBS) $(LDLIBS)
@@ -252,7 +261,7 @@ $(O)/tests/torture.a: $(addprefix $(O)/obj/tests/torture/,checker.o fleet.o prox
 $(O)/tests/torture/torture: $(O)/obj/tests/torture/torture.o $(TEST_ARCHIVES)
 	$(link_program) $(CMOCKA_LIBS) $(DAEMON_LIBS) $(LIBPQ_LIBS) $(LDLIBS)
 
-C_FILES = $(sort $(wildcard lib/*.[ch] daemon/*.[ch] cli/*.[ch] examples/*.[ch] tests/*/*.[ch]))
+C_FILES = $(sort $(wildcard lib/*.[ch] daemon/*.[ch] cli/*.[ch] docs/*.[ch] examples/*.[ch] tests/*/*.[ch]))
 SHELL_FILES = $(sort $(wildcard .ci/run config/*.sh lib/*.sh docs/*.sh tests/*.sh tests/*/*.sh examples/*.sh))
 
 format:	## rewrite the C sources in the project's layout (clang-format)

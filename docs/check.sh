@@ -4,6 +4,7 @@
 # - README.md's C block is examples/minimal.c, to the byte
 # - every public function, constant and struct member of lib/lease.h is in liblease(3)
 # - every option of lease-reconciler, of leasectl and of each of its commands is in its man page
+# - docs/state-machine.md is what `make pages` writes from lib/machine.c
 # - every MESSAGE_ID of daemon/journal.c is in docs/running.md
 # - every key of the sample configuration is in lease-reconciler.yaml(5)
 # - docs/field-cases.md names each test case_NN_… that there is, and no other, one for each case
@@ -83,6 +84,15 @@ check_programs() {
 	done
 }
 
+check_pages() {
+	if ! [ -x "$build/docs/state_machine" ]; then
+		echo "docs: no $build/docs/state_machine, docs/state-machine.md is not compared"
+		return
+	fi
+	"$build/docs/state_machine" | cmp -s - docs/state-machine.md ||
+		fault "docs/state-machine.md is not what lib/machine.c says: run make pages"
+}
+
 check_messages() {
 	local id
 	for id in $(grep -oE '"[0-9a-f]{32}"' daemon/journal.c | tr -d '"'); do
@@ -143,6 +153,7 @@ check_form() {
 check_readme
 check_library
 check_programs
+check_pages
 check_messages
 check_configuration
 check_cases
