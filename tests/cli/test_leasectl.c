@@ -224,7 +224,8 @@ static void forget_roles(void)
 {
 	PGconn *admin = test_connect("dbname=postgres");
 
-	sql(admin, "drop role if exists lease_owner, lease_reader, lease_worker, lease_reconciler");
+	sql(admin, "drop role if exists lease_owner, lease_reader, lease_worker, "
+		   "lease_reconciler, lease_archive, lease_remover");
 	PQfinish(admin);
 }
 
@@ -337,6 +338,11 @@ static void a_plain_owner_migrates_and_is_told_what_is_missing(void **state)
 		   "note: role lease_reader is missing and app_owner may not create it\n"
 		   "note: role lease_worker is missing and app_owner may not create it\n"
 		   "note: role lease_reconciler is missing and app_owner may not create it\n");
+	assert_has(
+		ran.out,
+		"applied 0006_archive\n"
+		"note: role lease_archive is missing and app_owner may not create it: nothing can "
+		"be archived\n");
 	assert_has(ran.out, at_version(""));
 	assert_string_equal(ran.err, "");
 	leasectl(0, conninfo, "migrate");
@@ -349,7 +355,8 @@ static void a_plain_owner_migrates_and_is_told_what_is_missing(void **state)
 	/* the roles are there, but the schema may not be handed over */
 	for (const char *const *role =
 		     (const char *const[]){ "lease_owner", "lease_reader", "lease_worker",
-					    "lease_reconciler", NULL };
+					    "lease_reconciler", "lease_archive", "lease_remover",
+					    NULL };
 	     *role; role++)
 		sql(admin, "create role %s nologin", *role);
 	conninfo = create_owned_database("app_owner");
@@ -358,11 +365,52 @@ static void a_plain_owner_migrates_and_is_told_what_is_missing(void **state)
 	assert_json_sql(conn, "j->'notes' ? 'the schema stays with app_owner: it may not be "
 			      "handed to lease_owner'");
 	assert_json_sql(conn, "j->>'notes' not like '%is missing%'");
+	assert_json_sql(conn,
+			"j->'notes' ? 'function remove_runs stays with app_owner, who may not "
+			"hand it to lease_remover: nothing can be archived'");
 	assert_json(conn, "{applied,2}", "0003_roles");
 	assert_sql(conn, "t", "select has_schema_privilege('lease_worker', 'lease', 'usage')");
 	PQfinish(conn);
 	test_database_drop(conninfo);
 	free(conninfo);
+	PQfinish(admin);
+}
+
+/* As in a managed PostgreSQL, where nobody is a superuser. */
+static void who_may_create_roles_hands_the_removal_over(void **state)
+{
+	PGconn *admin = test_connect("dbname=postgres"), *conn;
+	char *conninfo;
+
+	(void)state;
+	forget_roles();
+	sql(admin, "create role app_creator login createrole");
+	conninfo = create_owned_database("app_creator");
+	leasectl(0, conninfo, "migrate");
+	assert_lacks(ran.out, "archived");
+	conn = test_connect(conninfo);
+	assert_sql(
+		conn, "lease_remover t",
+		"select proowner::regrole || ' ' || has_function_privilege('lease_archive', oid, "
+		"'execute')::char from pg_proc where proname = 'remove_runs'");
+	/* what it took to hand it over is taken back */
+	assert_sql(conn, "0",
+		   "select count(*) from pg_auth_members m where roleid = 'lease_remover'::regrole "
+		   "and coalesce((to_jsonb(m)->>'set_option')::bool, true)");
+	assert_sql(conn, "f", "select has_schema_privilege('lease_remover', 'lease', 'create')");
+	/* and it works */
+	sql(conn, "insert into lease.runs (run_id, status, finished_at) values ('r', 'failed', "
+		  "clock_timestamp() - interval '9 days'); grant lease_archive to app_creator; "
+		  "set role lease_archive");
+	sql_fails(conn, "42501", "delete from lease.runs");
+	assert_sql(conn, "removed",
+		   "select r.verdict from lease.run_facts(array['r']) f, "
+		   "lease.remove_runs(array['r'], array[encode(sha256(sha256(convert_to(f.line, "
+		   "'UTF8'))), 'hex')], clock_timestamp() - interval '8 days') r");
+	PQfinish(conn);
+	test_database_drop(conninfo);
+	free(conninfo);
+	sql(admin, "drop role app_creator");
 	PQfinish(admin);
 }
 
@@ -1818,6 +1866,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(two_databases_of_one_cluster_at_once),
 		cmocka_unit_test(a_plain_owner_migrates_and_is_told_what_is_missing),
+		cmocka_unit_test(who_may_create_roles_hands_the_removal_over),
 		cmocka_unit_test(a_stranger_is_refused_with_77),
 		cmocka_unit_test(migrate_applies_once_and_shows_it),
 		cmocka_unit_test(several_processes_at_once_apply_each_migration_once),

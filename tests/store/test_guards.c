@@ -352,9 +352,10 @@ static void the_owner_cannot_log_in(void **state)
 	struct scenario *s = *state;
 
 	assert_sql(
-		s->admin, "4",
+		s->admin, "6",
 		"select count(*) from pg_roles where not rolcanlogin and not rolsuper and rolname in "
-		"('lease_owner', 'lease_reader', 'lease_worker', 'lease_reconciler')");
+		"('lease_owner', 'lease_reader', 'lease_worker', 'lease_reconciler', "
+		"'lease_archive', 'lease_remover')");
 	assert_sql(s->admin, "lease_owner",
 		   "select nspowner::regrole::text from pg_namespace where nspname = 'lease'");
 }

@@ -126,8 +126,10 @@ int scenario_open_alone(void **state)
  * Only a superuser who changes the schema gets past the guards; they are as before afterwards.
  * What a migration has filled in stays: schema_migrations.
  */
-void scenario_empty(struct scenario *s)
+void sql_unguarded(struct scenario *s, const char *statements)
 {
+	char *literal = PQescapeLiteral(s->admin, statements, strlen(statements));
+
 	sql(s->admin,
 	    "begin; do $$declare t text; g record; begin "
 	    "create temp table guards on commit drop as select tgrelid::regclass::text as t, tgname "
@@ -138,12 +140,44 @@ void scenario_empty(struct scenario *s)
 	    "and relname <> 'schema_migrations'; "
 	    "for t in select f.t from filled f loop "
 	    "execute format('alter table %%s disable trigger all', t); end loop; "
-	    "for t in select f.t from filled f loop execute format('delete from %%s', t); end loop; "
+	    "execute %s; "
 	    "for t in select f.t from filled f loop "
 	    "execute format('alter table %%s enable trigger all', t); end loop; "
 	    "for g in select * from guards loop "
 	    "execute format('alter table %%s enable always trigger %%I', g.t, g.tgname); end loop; "
-	    "end$$; commit");
+	    "end$$; commit",
+	    literal);
+	PQfreemem(literal);
+}
+
+void scenario_empty(struct scenario *s)
+{
+	sql_unguarded(s, "do $do$declare t text; begin for t in select f.t from filled f loop "
+			 "execute format('delete from %s', t); end loop; end$do$");
+}
+
+void let_ended_runs_age(struct scenario *s, const char *by)
+{
+	char *statements;
+
+	if (asprintf(&statements,
+		     "update lease.node_executions set started_at = started_at - interval '%s', "
+		     "finished_at = finished_at - interval '%s' where run_id in (select run_id "
+		     "from lease.runs where finished_at is not null); "
+		     "update lease.run_attempts set started_at = started_at - interval '%s', "
+		     "heartbeat_at = heartbeat_at - interval '%s', "
+		     "lease_expires_at = lease_expires_at - interval '%s', "
+		     "finished_at = finished_at - interval '%s' where run_id in (select run_id "
+		     "from lease.runs where finished_at is not null); "
+		     "update lease.run_events set at = at - interval '%s' where run_id in "
+		     "(select run_id from lease.runs where finished_at is not null); "
+		     "update lease.runs set created_at = created_at - interval '%s', "
+		     "updated_at = updated_at - interval '%s', "
+		     "finished_at = finished_at - interval '%s' where finished_at is not null",
+		     by, by, by, by, by, by, by, by, by, by) < 0)
+		abort();
+	sql_unguarded(s, statements);
+	free(statements);
 }
 
 int scenario_close(void **state)
@@ -364,6 +398,69 @@ struct lease_token take_run(struct scenario *s, const char *run_id, const char *
 	assert_granted(submit(s->worker, run_id));
 	assert_granted(claim(s->worker, run_id, owner, LONG, &grant));
 	return grant.token;
+}
+
+static void register_content(struct scenario *s, const char *content_ref)
+{
+	struct lease_content content = { .size_bytes = 7, .schema_version = 1 };
+
+	snprintf(content.content_ref, sizeof(content.content_ref), "%s", content_ref);
+	snprintf(content.hash, sizeof(content.hash), "sha256:%064d", 7);
+	snprintf(content.media_type, sizeof(content.media_type), "text/plain");
+	assert_granted(lease_content_register(s->worker, &content, NULL, &last_error));
+}
+
+static int32_t start_node(struct scenario *s, const struct lease_token *token, const char *node_id,
+			  const char *operation_id, const char *input_ref)
+{
+	struct lease_node_start start = { .token = *token,
+					  .node_id = node_id,
+					  .operation_id = operation_id,
+					  .input_ref = input_ref,
+					  .trace_id = "trace" };
+	struct lease_node_execution execution = { 0 };
+
+	assert_granted(lease_node_start(s->worker, &start, &execution, &last_error));
+	return execution.execution_no;
+}
+
+void live_through(struct scenario *s, const char *run_id)
+{
+	struct lease_token token = take_run(s, run_id, "first:1");
+	struct lease_node_finish failed = {
+		.token = token,
+		.node_id = "fetch",
+		.status = LEASE_EXECUTION_FAILED,
+		.normalized_error = "timeout",
+		.error_message = "no \"answer\"\n\tfrom \\ M\u00fcnchen \u2603"
+	};
+	struct lease_node_finish succeeded = { .node_id = "fetch",
+					       .status = LEASE_EXECUTION_SUCCEEDED };
+	struct lease_checkpoint checkpoint = { 0 };
+	char operation_id[LEASE_ID_MAX + 1], own[LEASE_ID_MAX + 1];
+
+	snprintf(operation_id, sizeof(operation_id), "pay-%.200s", run_id);
+	snprintf(own, sizeof(own), "file:///%.200s", run_id);
+	register_content(s, own);
+	register_content(s, "file:///shared");
+	failed.execution_no = start_node(s, &token, "fetch", operation_id, "file:///shared");
+	assert_granted(lease_node_finish(s->worker, &failed, NULL, &last_error));
+	start_node(s, &token, "fetch", operation_id, NULL);
+	end_lease(s, run_id);
+	assert_granted(reconcile(s->worker, LEASE_POLICY_REQUEUE, 0, NULL));
+	assert_granted(claim(s->worker, run_id, "second:2", LONG, &(struct lease_grant){ 0 }));
+	token = succeeded.token = token_of(run_id, 2, "second:2");
+	succeeded.execution_no = start_node(s, &token, "fetch", operation_id, NULL);
+	succeeded.output_ref = own;
+	assert_granted(lease_node_finish(s->worker, &succeeded, NULL, &last_error));
+	checkpoint = (struct lease_checkpoint){ .token = token,
+						.checkpoint_id = operation_id,
+						.content_ref = own,
+						.expected_version = 4 };
+	assert_granted(lease_checkpoint_record(s->worker, &checkpoint, NULL, &last_error));
+	assert_granted(lease_plan_change(s->worker, &token, 5, 0, NULL, &last_error));
+	start_node(s, &token, "left", NULL, NULL);
+	assert_granted(finish(s->worker, &token, LEASE_RUN_FAILED, "boom", NULL));
 }
 
 struct lease_token token_of(const char *run_id, int32_t attempt_no, const char *owner)

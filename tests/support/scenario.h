@@ -37,6 +37,10 @@ int scenario_close(void **state);
 int scenario_end(void **state); /* teardown of the group */
 /* Empties the database in the middle of a test. */
 void scenario_empty(struct scenario *s);
+/* Statements that no trigger and no foreign key looks at: what is in the database must allow it. */
+void sql_unguarded(struct scenario *s, const char *statements);
+/* Moves all times of the runs that have ended, and of their facts, back: '100 days'. */
+void let_ended_runs_age(struct scenario *s, const char *by);
 #define store_test(function)                                                                       \
 	cmocka_unit_test_setup_teardown(function, scenario_open, scenario_close)
 #define store_test_alone(function)                                                                 \
@@ -85,6 +89,12 @@ int perform(PGconn *conn, const struct lease_command *command, struct performed 
 
 /* Submits and claims for LONG, on s->worker; fails unless it is granted. */
 struct lease_token take_run(struct scenario *s, const char *run_id, const char *owner);
+/*
+ * A run with all kinds of facts, from its submission to its end: a lost attempt, a failed and a lost
+ * node execution, an operation, a content of its own and one that all such runs share, a checkpoint,
+ * a message with quotes, line ends and letters beyond ASCII.
+ */
+void live_through(struct scenario *s, const char *run_id);
 struct lease_token token_of(const char *run_id, int32_t attempt_no, const char *owner);
 
 /* -- where a run stands ------------------------------------------------------------------------ */
