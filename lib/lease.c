@@ -143,6 +143,7 @@ struct renewal {
 	struct lease_grant *grants; /* in the caller's order, as `results` */
 	int *results;
 	int64_t sent;
+	bool strict; /* of one, by the clock alone: renew.sql */
 	int statement; /* index of the renewal in the batch */
 };
 
@@ -186,7 +187,7 @@ static void fill_renewal(void *self, struct batch *batch)
 	struct renewal *renewal = self;
 
 	renewal->statement = 0;
-	if (renewal->n == 1)
+	if (renewal->strict)
 		add_renewal_of_one(renewal, batch);
 	else
 		add_renewal_of_many(renewal, batch);
@@ -266,6 +267,18 @@ static int explain_refusals(PGconn *conn, const struct renewal *renewal, int64_t
 	return r;
 }
 
+static int renew_once(PGconn *conn, struct renewal *renewal, int64_t limit,
+		      struct lease_error *reterr)
+{
+	return exchange_run(conn, (struct exchange){ fill_renewal, take_renewal, renewal }, limit,
+			    reterr);
+}
+
+/*
+ * The statement for one lease knows no amnesty: that it may have to be read would cost each renewal
+ * in time a third more, for planning alone. What it does not renew the statement for many tries,
+ * whose guard is whole.
+ */
 static int renew(PGconn *conn, struct renewal *renewal, int64_t timeout, struct lease_error *reterr)
 {
 	int64_t limit = effective_timeout(timeout > 0 ? timeout : renewal->ttl);
@@ -275,8 +288,12 @@ static int renew(PGconn *conn, struct renewal *renewal, int64_t timeout, struct 
 		renewal->results[i] = -1;
 	renewal->statement_timeout = limit / 2;
 	renewal->sent = lease_clock_boottime();
-	r = exchange_run(conn, (struct exchange){ fill_renewal, take_renewal, renewal }, limit,
-			 reterr);
+	renewal->strict = renewal->n == 1;
+	r = renew_once(conn, renewal, limit, reterr);
+	if (r == 0 && renewal->strict && renewal->results[0] < 0) {
+		renewal->strict = false;
+		r = renew_once(conn, renewal, limit, reterr);
+	}
 	return r < 0 ? r : explain_refusals(conn, renewal, limit, reterr);
 }
 
