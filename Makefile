@@ -52,7 +52,7 @@ systemd_dir = $(or $(if $(filter /usr,$(PREFIX)),$(shell \
 PACKAGES_CFLAGS = $(call once,PACKAGES_CFLAGS,$(call package_cflags,libpq yaml-0.1 libsystemd))
 LIBPQ_LIBS = $(call once,LIBPQ_LIBS,$(call package_libs,libpq))
 DAEMON_LIBS = $(call once,DAEMON_LIBS,-lev $(call package_libs,yaml-0.1 libsystemd))
-CLI_LIBS = $(call once,CLI_LIBS,$(call package_libs,yaml-0.1 libcrypto))
+CLI_LIBS = $(call once,CLI_LIBS,$(call package_libs,yaml-0.1 libcrypto zlib))
 CMOCKA_CFLAGS = $(call once,CMOCKA_CFLAGS,$(call package_cflags,cmocka))
 CMOCKA_LIBS = $(call once,CMOCKA_LIBS,$(call package_libs,cmocka))
 

@@ -77,5 +77,6 @@ extern const struct command command_release;
 extern const struct command command_runs;
 extern const struct command command_sweep;
 extern const struct command command_audit;
+extern const struct command command_archive;
 
 #endif

@@ -10,6 +10,7 @@
 
 #include "command.h"
 #include "events.h"
+#include "explain.h"
 #include "failure.h"
 #include "history.h"
 #include "json.h"
@@ -262,7 +263,7 @@ static void write_checkpoint(struct json *json, const struct lease_checkpoint_fa
 	json_end_object(json);
 }
 
-static void write_json(const struct output *output, const struct lease_story *story)
+void story_write_json(const struct output *output, const struct lease_story *story)
 {
 	char *why = explanation(story);
 	struct json json;
@@ -401,7 +402,7 @@ static void print_checkpoints(const struct output *output, const struct lease_st
 	table_free(table);
 }
 
-static void print(const struct output *output, const struct lease_story *story)
+void story_print(const struct output *output, const struct lease_story *story)
 {
 	char *why = explanation(story), *escaped = text_escape(why, output->utf8);
 
@@ -443,9 +444,9 @@ static int run_explain(struct context *context)
 	else if (r > 0)
 		r = refuse(&context->output, run_id, r);
 	else if (context->output.json)
-		write_json(&context->output, story);
+		story_write_json(&context->output, story);
 	else
-		print(&context->output, story);
+		story_print(&context->output, story);
 	lease_story_free(story);
 	PQfinish(conn);
 	return r;

@@ -32,6 +32,7 @@ static const struct command *const commands[] = {
 	&command_content,
 	&command_sweep,
 	&command_audit,
+	&command_archive,
 	NULL,
 };
 /* clang-format on */

@@ -31,6 +31,7 @@ needs=(
 	'pkg-config command -v pkg-config'
 	'libpq-dev known libpq'
 	'libssl-dev known libcrypto'
+	'zlib1g-dev known zlib'
 	'libev-dev compiles "#include <ev.h>"'
 	'libyaml-dev known yaml-0.1'
 	'libsystemd-dev known libsystemd'
