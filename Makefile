@@ -307,19 +307,18 @@ install: all	## install under PREFIX (DESTDIR, sysconfdir, unitdir, libdir … m
 	ln -sf $(LIBRARY_FILE) '$(DESTDIR)$(libdir)/$(SONAME)'
 	ln -sf $(SONAME) '$(DESTDIR)$(libdir)/liblease.so'
 	$(INSTALL) -D -m 644 lib/lease.h '$(DESTDIR)$(includedir)/lease.h'
-	@mkdir -p '$(DESTDIR)$(libdir)/pkgconfig' '$(DESTDIR)$(unitdir)'
+	@mkdir -p '$(DESTDIR)$(libdir)/pkgconfig' '$(DESTDIR)$(unitdir)' '$(DESTDIR)$(catalogdir)'
 	$(SUBSTITUTE) lib/liblease.pc.in >'$(DESTDIR)$(libdir)/pkgconfig/liblease.pc'
 	$(SUBSTITUTE) systemd/lease-reconciler.service >'$(DESTDIR)$(unitdir)/lease-reconciler.service'
 	$(INSTALL) -D -m 644 systemd/lease-reconciler.sysusers \
 		'$(DESTDIR)$(sysusersdir)/lease-reconciler.conf'
-	@if [ -e systemd/lease-reconciler.catalog ]; then set -x; \
-		$(INSTALL) -D -m 644 systemd/lease-reconciler.catalog \
-			'$(DESTDIR)$(catalogdir)/lease-reconciler.catalog'; fi
+	$(SUBSTITUTE) systemd/lease-reconciler.catalog >'$(DESTDIR)$(catalogdir)/lease-reconciler.catalog'
 	@for page in $(MAN_PAGES); do ( set -x; $(INSTALL) -D -m 644 "$$page" \
 		'$(DESTDIR)$(mandir)'/man"$${page##*.}/$${page##*/}" ); done
 	@if [ -e '$(CONFIGURATION)' ]; then echo '$(CONFIGURATION) is there already: left as it is'; \
 	else set -x; $(INSTALL) -D -m 640 config/lease-reconciler.yaml '$(CONFIGURATION)'; fi
 	@echo "Next, as root: systemd-sysusers && chgrp lease-reconciler $(sysconfdir)/lease-reconciler.yaml"
+	@echo "and for explanations in the journal: journalctl --update-catalog"
 	@echo "Then edit that file, and: systemctl daemon-reload && systemctl enable --now lease-reconciler"
 
 uninstall:	## remove what install put there; the configuration stays

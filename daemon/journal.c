@@ -53,6 +53,9 @@ static const struct {
 	[JOURNAL_DATABASE_REMOVED] = { "database-removed", "be32a2c2331446e7b0768988dc788f41", 6 },
 	[JOURNAL_WATCHDOG_WITHHELD] = { "watchdog-withheld", "f77c73c82738433a9b530a25087c771e",
 					3 },
+	[JOURNAL_METRICS_FAILED] = { "metrics-failed", "1797042205a34fa489a05415d153c106", 4 },
+	[JOURNAL_METRICS_RECOVERED] = { "metrics-recovered", "e0a884f4a65a4755adc92db946a9ba99",
+					5 },
 };
 
 const char *journal_event_id(enum journal_event event)

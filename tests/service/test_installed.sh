@@ -75,6 +75,7 @@ install_service() {
 		dpkg --install $packages/*.deb >$share/dpkg.log 2>&1 || { cat $share/dpkg.log; return 1; }
 	else
 		systemd-sysusers
+		journalctl --update-catalog
 		chgrp lease-reconciler $configuration
 		systemctl daemon-reload
 	fi
@@ -386,6 +387,18 @@ a_closed_attempt_is_in_the_journal_with_its_facts() {
 		where run_id = 'lost' and attempt_no = 1 and entry ->> field is distinct from fact")" ''
 }
 
+the_journal_explains_what_it_says() {
+	local explained
+	open_lease explained '-1 second'
+	start
+	wait_until has_entry attempt-closed RUN_ID=explained
+	explained=$(journalctl --no-pager --catalog RUN_ID=explained)
+	[[ $explained = *'Subject: Attempt 1 of run explained lost its lease'* ]] ||
+		expect explanation "$explained" 'the subject, with its fields'
+	[[ $explained = *"leasectl explain --config $configuration --database app explained"* ]] ||
+		expect explanation "$explained" 'the command, with its file and run'
+}
+
 # Its transaction waits for a row that somebody else holds.
 a_stop_in_mid_transaction_takes_less_than_two_seconds() {
 	drop_in TimeoutStopSec=2s
@@ -471,6 +484,7 @@ tests=(
 	a_password_comes_as_a_credential
 	another_machine_is_out_of_reach_until_it_is_allowed
 	a_closed_attempt_is_in_the_journal_with_its_facts
+	the_journal_explains_what_it_says
 	a_stop_in_mid_transaction_takes_less_than_two_seconds
 )
 
