@@ -268,25 +268,9 @@ format:	## rewrite the C sources in the project's layout (clang-format)
 	$(CLANG_FORMAT) -i $(C_FILES)
 
 lint: $(O)/gen/sql.h $(O)/gen/migrations.h	## look for faults with the tools that are there
-	@missing() { echo "  lint: $$1 is not installed, left out"; }; status=0; \
-	if command -v $(CLANG_FORMAT) >/dev/null; then \
-		$(CLANG_FORMAT) --dry-run -Werror $(C_FILES) || status=1; \
-	else missing $(CLANG_FORMAT); fi; \
-	if command -v cppcheck >/dev/null; then \
-		cppcheck --quiet --enable=warning,performance,portability --inline-suppr \
-			--error-exitcode=1 --library=posix --std=c11 -Ilib -Idaemon -Icli -Itests/support \
-			-I$(O)/gen --suppress=missingIncludeSystem $(filter %.c,$(C_FILES)) || status=1; \
-	else missing cppcheck; fi; \
-	if command -v clang-tidy >/dev/null; then \
-		clang-tidy --quiet --warnings-as-errors='*' \
-			--checks='-*,bugprone-*,clang-analyzer-*,-bugprone-easily-swappable-parameters,-bugprone-narrowing-conversions,-bugprone-reserved-identifier,-bugprone-assignment-in-if-condition,-clang-analyzer-valist.Uninitialized,-clang-analyzer-security.insecureAPI.DeprecatedOrUnsafeBufferHandling' \
-			$(filter %.c,$(C_FILES)) -- -std=gnu11 -D_GNU_SOURCE \
-			-DLEASE_VERSION_STRING='"$(VERSION)"' -Ilib -Idaemon -Icli -Itests/support -I$(O)/gen \
-			$(PACKAGES_CFLAGS) $(CMOCKA_CFLAGS) 2>$(O)/clang-tidy.log || \
-			{ cat $(O)/clang-tidy.log; status=1; }; \
-	else missing clang-tidy; fi; \
-	if command -v shellcheck >/dev/null; then shellcheck $(SHELL_FILES) || status=1; \
-	else missing shellcheck; fi; exit $$status
+	@CLANG_FORMAT='$(CLANG_FORMAT)' exec bash config/lint.sh '$(C_FILES)' '$(SHELL_FILES)' \
+		-std=gnu11 -D_GNU_SOURCE -DLEASE_VERSION_STRING='"$(VERSION)"' -Ilib -Idaemon -Icli \
+		-Itests/support -I$(O)/gen $(PACKAGES_CFLAGS) $(CMOCKA_CFLAGS)
 
 SUBSTITUTE = sed -e 's|@prefix@|$(PREFIX)|g' -e 's|@bindir@|$(bindir)|g' -e 's|@sbindir@|$(sbindir)|g' \
 	-e 's|@libdir@|$(libdir)|g' -e 's|@includedir@|$(includedir)|g' \

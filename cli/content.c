@@ -51,7 +51,7 @@ static int hash_file(int fd, EVP_MD_CTX *digest, const char *path, struct lease_
 	if (EVP_DigestFinal_ex(digest, hash, &length) != 1 || length != 32)
 		return fail(EX_SOFTWARE, "libcrypto failed to hash");
 	snprintf(ret->hash, sizeof(ret->hash), "sha256:");
-	for (unsigned i = 0; i < length; i++)
+	for (size_t i = 0; i < length; i++)
 		snprintf(ret->hash + 7 + 2 * i, 3, "%02x", hash[i]);
 	return 0;
 }

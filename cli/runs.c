@@ -260,8 +260,8 @@ static int find_token(const struct context *context, struct lease_token *ret)
 	if (strlen(run_id) > LEASE_ID_MAX || strlen(owner) > LEASE_ID_MAX)
 		return fail(EX_USAGE, "release: run and owner have at most %d bytes", LEASE_ID_MAX);
 	*ret = (struct lease_token){ .attempt_no = (int32_t)attempt_no };
-	strcpy(ret->run_id, run_id);
-	strcpy(ret->owner, owner);
+	snprintf(ret->run_id, sizeof(ret->run_id), "%s", run_id);
+	snprintf(ret->owner, sizeof(ret->owner), "%s", owner);
 	return 0;
 }
 

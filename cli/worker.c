@@ -157,7 +157,9 @@ static int64_t larger(int64_t a, int64_t b)
 /* From half of it to all of it, so that many workers do not ask at the same moment. */
 static int64_t with_jitter(int64_t pause)
 {
-	return pause / 2 + (int64_t)((double)(pause / 2) * ((double)random() / 2147483647.0));
+	int64_t half = pause / 2;
+
+	return half + (int64_t)((double)half * ((double)random() / 2147483647.0));
 }
 
 /* first, doubled `times` times, up to a limit */

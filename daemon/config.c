@@ -10,6 +10,7 @@
  */
 #include "config.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -1080,6 +1081,7 @@ static int value_read(struct reader *reader, struct section *section, const stru
 	fault = text_fault(reader);
 	if (fault)
 		return refuse_value(reader, section, key, event_mark(reader), fault);
+	assert(database); /* only a database has keys of these types */
 	if (key->type == TYPE_NAME)
 		return name_read(reader, section, database);
 	if (key->type == TYPE_CONNINFO)
@@ -1106,6 +1108,7 @@ static int section_read(struct reader *reader, struct section *section,
 			error = next_event(reader);
 		if (error)
 			return error;
+		assert(key); /* there was no error */
 		section->marks[key - keys] = event_mark(reader);
 		error = value_read(reader, section, key, database);
 		if (error)

@@ -279,7 +279,8 @@ static void reload(void)
 	struct config *config = NULL;
 	char message[2048];
 
-	if (load(&config, message, sizeof(message)) == 0 && !make_databases(config)) {
+	load(&config, message, sizeof(message));
+	if (config && !make_databases(config)) {
 		config_free(config);
 		config = NULL;
 		snprintf(message, sizeof(message), "out of memory");

@@ -69,7 +69,7 @@ static char *describe(struct service *service, bool *ret_goes_on)
 
 		escape_text(status, SERVICE_STATUS_MAX - (is_cut ? strlen("...") : 0), text);
 		if (is_cut)
-			strcat(status, "...");
+			memcpy(status + strlen(status), "...", sizeof("..."));
 	}
 	free(text);
 	return status;

@@ -62,7 +62,7 @@ static int grow(struct due *due)
 	struct due_entry *entries;
 
 	if (size > due->limit)
-		size = due->limit;
+		size = due->limit > 0 ? due->limit : 1;
 	entries = realloc(due->entries, size * sizeof(*entries));
 	if (!entries)
 		return -1;
@@ -95,6 +95,7 @@ int due_add(struct due *due, const char *run_id, int64_t at, int32_t tries, uint
 		return forget(due, at);
 	due->entries[due->n++] = (struct due_entry){ at, copy, tries, list };
 	sift_up(due, due->n - 1);
+	/* cppcheck-suppress memleak; the list owns the copy */
 	return 0;
 }
 

@@ -347,7 +347,7 @@ static int take_status(struct reading *reading, int index, const PGresult *resul
 
 int lease_read_status(PGconn *conn, struct lease_status *ret, struct lease_error *reterr)
 {
-	struct lease_status status;
+	struct lease_status status = { 0 };
 	struct reading reading = { .fill = fill_status, .take = take_status, .ret = &status };
 	int r = run_reading(conn, &reading, reterr);
 

@@ -300,8 +300,8 @@ static int renew(PGconn *conn, struct renewal *renewal, int64_t timeout, struct 
 int lease_renew_lease(PGconn *conn, const struct lease_token *token, int64_t ttl, int64_t timeout,
 		      struct lease_grant *ret, struct lease_error *reterr)
 {
-	struct lease_grant grant;
-	int result;
+	struct lease_grant grant = { 0 };
+	int result = -1;
 	struct renewal renewal = { .tokens = &token,
 				   .n = 1,
 				   .ttl = ttl,

@@ -234,7 +234,7 @@ static int take_operation(void *self, int index, const PGresult *result, struct 
 int lease_operation_lookup(PGconn *conn, const char *operation_id, struct lease_operation *ret,
 			   struct lease_error *reterr)
 {
-	struct lease_operation operation;
+	struct lease_operation operation = { 0 };
 	struct lookup lookup = { .key = operation_id, .ret = &operation };
 	int r = check_id("operation_id", operation_id, reterr);
 
@@ -341,7 +341,7 @@ static bool is_same_content(const struct lease_content *a, const struct lease_co
 int lease_content_register(PGconn *conn, const struct lease_content *content, bool *ret_changed,
 			   struct lease_error *reterr)
 {
-	struct lease_content there;
+	struct lease_content there = { 0 };
 	struct lookup lookup = { .key = content, .ret = &there };
 	int r = check_content(content, reterr);
 

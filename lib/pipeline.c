@@ -458,7 +458,7 @@ void connection_end(PGconn *conn, bool was_nonblocking)
 int pump_run(PGconn *conn, struct operation operation, int64_t timeout, struct lease_error *reterr)
 {
 	struct pump pump = { 0 };
-	bool was_nonblocking;
+	bool was_nonblocking = false;
 	int r = connection_begin(conn, &was_nonblocking, reterr);
 
 	if (r < 0)
@@ -512,15 +512,17 @@ static const struct column_type {
 	Oid oid;
 	int length; /* -1: any */
 } column_types[] = {
-	{ 't', 25, -1 }, { 'i', 23, 4 }, { 'l', 20, 8 }, { 'b', 16, 1 }, { 's', 1184, 8 },
+	{ 't', 25, -1 }, { 'i', 23, 4 },   { 'l', 20, 8 },
+	{ 'b', 16, 1 },  { 's', 1184, 8 }, { 0 }, /* no column has this type */
 };
 
 static const struct column_type *column_type(char letter)
 {
-	for (size_t i = 0; i < sizeof(column_types) / sizeof(column_types[0]); i++)
-		if (column_types[i].letter == letter)
-			return &column_types[i];
-	return NULL;
+	const struct column_type *type = column_types;
+
+	while (type->letter && type->letter != letter)
+		type++;
+	return type;
 }
 
 int read_form(const PGresult *result, const char *form, struct lease_error *reterr)
@@ -533,7 +535,6 @@ int read_form(const PGresult *result, const char *form, struct lease_error *rete
 				       PQnfields(result));
 	for (int column = 0; column < n; column++) {
 		const struct column_type *type = column_type(form[column]);
-
 		if (PQftype(result, column) != type->oid || PQfformat(result, column) != 1)
 			return lease_error_set(
 				reterr, LEASE_E_PROTOCOL,

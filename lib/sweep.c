@@ -920,14 +920,14 @@ int lease_reconcile_expired_leases(PGconn *conn, const struct lease_sweep_option
 				   const struct lease_sweep_callbacks *callbacks,
 				   struct lease_sweep_figures *ret, struct lease_error *reterr)
 {
-	struct lease_sweep *sweep;
-	bool was_nonblocking;
+	struct lease_sweep *sweep = NULL;
+	bool was_nonblocking = false;
 	int r = connection_begin(conn, &was_nonblocking, reterr);
 
 	if (r < 0)
 		return r;
 	r = lease_sweep_new(options, callbacks, &sweep, reterr);
-	if (r == 0) {
+	if (sweep) {
 		sweep->once = true;
 		r = sweep_once(sweep, conn, reterr);
 		if (ret)

@@ -205,7 +205,7 @@ static void parse_options(struct bench *bench, int argc, char **argv)
 			bench->only = parse_measurement(optarg);
 		else if (option == 'o')
 			/* fewer than that would be renewed by all clients at once */
-			bench->open = parse_count("--open", optarg, CLIENTS * BATCH);
+			bench->open = parse_count("--open", optarg, (long)CLIENTS * BATCH);
 		else if (option == 'h')
 			bench->history = parse_count("--history", optarg, 0);
 		else if (strcmp(argv[optind - 1], "--help") == 0) {

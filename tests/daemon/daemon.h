@@ -173,7 +173,7 @@ HELPER int run_program(struct process *process, char *const arguments[])
 	char *program = test_program("lease-reconciler");
 	char *argv[8] = { program };
 
-	for (int i = 0; arguments[i] && i < 6; i++)
+	for (int i = 0; i < 6 && arguments[i]; i++)
 		argv[i + 1] = arguments[i];
 	process_start(process, argv, NULL);
 	free(program);

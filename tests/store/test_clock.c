@@ -77,8 +77,8 @@ static void case_20_a_clock_that_is_ten_minutes_off(void **state)
 
 static void case_20_a_clock_that_is_years_off(void **state)
 {
-	work_with_wrong_clock(*state, "ahead", 20 * 365 * 86400L);
-	work_with_wrong_clock(*state, "behind", -20 * 365 * 86400L);
+	work_with_wrong_clock(*state, "ahead", 20L * 365 * 86400);
+	work_with_wrong_clock(*state, "behind", -20L * 365 * 86400);
 }
 
 static void a_clock_that_jumps_while_a_verb_waits(void **state)

@@ -327,7 +327,7 @@ static void state_of_a_run_with_a_result_of_10_mb_stays_small(void **state)
 	struct fixture *f = *state;
 	char *folder = test_tmpdir(), path[4096], hash[72];
 	struct lease_content content = { .size_bytes = PAYLOAD_BYTES, .schema_version = 1 }, found;
-	long long deadline = test_now_ms() + 3 * TEST_PATIENCE_MS;
+	long long deadline = test_now_ms() + 3LL * TEST_PATIENCE_MS;
 	long long tables, wal;
 	int round = 0;
 

@@ -904,7 +904,7 @@ static void batch_reads_what_it_returns_and_not_the_whole_table(void **state)
 	    "'running', 'worker-1:' || i from generate_series(1, %d) i",
 	    EVENTS);
 	all = sql_number(f->conn, "select pg_table_size('lease.run_events') / 8192");
-	assert_true(all > 20 * BLOCKS_A_BATCH);
+	assert_true(all > 20LL * BLOCKS_A_BATCH);
 	assert_batches_are_cheap(f->conn); /* without statistics */
 	sql(f->conn, "vacuum analyze lease.run_events");
 	assert_batches_are_cheap(f->conn);

@@ -433,9 +433,8 @@ static void worker_role_may_do_what_the_verbs_do_and_no_more(void **state)
 	};
 	struct fixture *f = *state;
 	PGconn *conn = connect_as(f, "lease_worker");
-	struct lease_grant grant = { 0 };
+	struct lease_grant grant = submit_and_claim(conn, "first");
 
-	grant = submit_and_claim(conn, "first");
 	start(conn, &grant.token, "n", "op-first");
 	expect(0, fail_as(conn, &grant.token, "n", 1, "timeout", NULL));
 	register_content(conn, "file:///first");

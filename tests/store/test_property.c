@@ -566,8 +566,9 @@ static void do_claim_next(struct property *p, const struct step *step)
 	expect_result(p, expected_result(&decision), r);
 	if (p->difference[0] || r != 0)
 		return;
-	if (strcmp(grant.token.run_id, next) != 0)
-		differs(p, "%s was claimed instead of %s", grant.token.run_id, next);
+	if (!next || strcmp(grant.token.run_id, next) != 0)
+		differs(p, "%s was claimed instead of %s", grant.token.run_id,
+			next ? next : "none");
 	else
 		take_grant(p, &command, &decision, &grant);
 }

@@ -554,9 +554,9 @@ static void a_chunk_that_the_database_refuses_is_halved(void **state)
 	assert_int_equal(figures.skipped, 3);
 	for (size_t i = 0, skipped = 0; i < told.n; i++)
 		if (told.runs[i].skipped) {
-			static const char *const expected[] = { "r25", "r7", "r8" };
+			static const char *const expected[] = { "r25", "r7", "r8", NULL };
 
-			assert_string_equal(told.runs[i].run_id, expected[skipped++]);
+			assert_string_equal(told.runs[i].run_id, expected[skipped++ % 4]);
 			assert_string_equal(told.runs[i].error.sqlstate, "P0001");
 			assert_string_equal(told.runs[i].error.message, "not this one");
 			assert_int_equal(lease_error_advice(&told.runs[i].error),

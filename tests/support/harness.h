@@ -24,6 +24,9 @@
 #include <cmocka.h>
 #include <libpq-fe.h>
 
+/* It jumps out of the test, which cmocka's own declaration does not tell the compiler. */
+void _fail(const char *file, int line) __attribute__((noreturn));
+
 /* The deadline of helpers that take none, in milliseconds: long, because only a failure waits. */
 enum { TEST_PATIENCE_MS = 20000 };
 

@@ -233,7 +233,7 @@ static void close_executions(struct reference_run *run, int32_t attempt_no, cons
 {
 	for (int i = 0; i < REFERENCE_NODES; i++) {
 		struct reference_node *node = &run->nodes[i];
-		struct reference_execution *last = &node->executions[node->n - 1];
+		struct reference_execution *last = &node->executions[node->n > 0 ? node->n - 1 : 0];
 
 		if (node->n == 0 || last->status != LEASE_EXECUTION_RUNNING ||
 		    last->run_attempt_no != attempt_no)

@@ -59,7 +59,7 @@ static void end_thread(struct running *running)
 	struct timespec until;
 
 	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += TEST_PATIENCE_MS / 1000 * 3;
+	until.tv_sec += 3L * TEST_PATIENCE_MS / 1000;
 	if (pthread_timedjoin_np(running->thread, NULL, &until) != 0)
 		fail_msg("a thread does not end");
 	while (*place != running)
@@ -856,7 +856,8 @@ static int connect_server(const struct proxy *proxy)
 	memcpy(address.sun_path, proxy->server, sizeof(address.sun_path));
 	if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0)
 		return fd;
-	close(fd);
+	if (fd >= 0)
+		close(fd);
 	return -1;
 }
 

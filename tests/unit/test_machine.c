@@ -212,7 +212,7 @@ static void each_time(struct lease_facts *facts, check_decision *check)
 {
 	static const int64_t times[] = { NONE, PAST, NOW, AHEAD };
 
-	for (size_t i = 0; i < 4 * 4 * 2 * 2 * 4; i++) {
+	for (size_t i = 0; i < 4UL * 4 * 2 * 2 * 4; i++) {
 		facts->deadline_at = times[i % 4];
 		facts->not_before = times[i / 4 % 4];
 		facts->cancel_requested_at = i / 16 % 2 ? PAST : NONE;
@@ -538,7 +538,7 @@ static bool says_why_only_at_the_end(const struct lease_facts *f, const struct l
 	return IMPLIES(d->run_error_code || d->run_error_message, ends) &&
 	       IMPLIES(d->attempt_error_code || d->attempt_error_message, closes_open_one(d)) &&
 	       IMPLIES(closes_open_one(d), d->outcome != LEASE_OUTCOME_NONE) &&
-	       IMPLIES(lost, d->outcome == LEASE_OUTCOME_LEASE_EXPIRED &&
+	       IMPLIES(lost, d->outcome == LEASE_OUTCOME_LEASE_EXPIRED && d->attempt_error_code &&
 				     strcmp(d->attempt_error_code, LEASE_ERROR_WORKER_LOST) == 0);
 }
 
