@@ -17,6 +17,7 @@ WERROR ?=
 TESTS ?=
 FAULTS ?= 1000
 ROUNDS ?= 1000
+TIME ?= 600
 SEED ?=
 REPLAY ?=
 BENCH_CLUSTER ?= -c shared_buffers=256MB -c max_wal_size=4GB -c checkpoint_timeout=30min
@@ -83,8 +84,11 @@ BENCH_OBJECTS := $(call objects,$(sort $(wildcard tests/bench/*.c)))
 PAGE_OBJECTS := $(call objects,$(wildcard docs/*.c))
 TORTURE_OBJECTS := $(call objects,$(sort $(filter-out tests/torture/test_%,\
 	$(wildcard tests/torture/*.c))))
+FUZZ_TARGETS := config results arguments text
+FUZZ_OBJECTS := $(call objects,$(FUZZ_TARGETS:%=tests/fuzz/%.c))
 ALL_OBJECTS := $(sort $(LIBRARY_OBJECTS) $(DAEMON_OBJECTS) $(CLI_OBJECTS) $(EXAMPLE_OBJECTS) \
-	$(SUPPORT_OBJECTS) $(TEST_OBJECTS) $(BENCH_OBJECTS) $(TORTURE_OBJECTS) $(PAGE_OBJECTS))
+	$(SUPPORT_OBJECTS) $(TEST_OBJECTS) $(FUZZ_OBJECTS) $(BENCH_OBJECTS) $(TORTURE_OBJECTS) \
+	$(PAGE_OBJECTS))
 
 SONAME := liblease.so.$(LIBRARY_MAJOR)
 LIBRARY_FILE := $(SONAME).$(LIBRARY_MINOR)
@@ -106,11 +110,15 @@ ALL_TESTS := $(patsubst $(O)/tests/%,%,$(TEST_SCRIPTS) $(TEST_PROGRAMS))
 PICKED_TESTS := $(if $(TESTS),$(foreach t,$(TESTS),$(or $(filter $(t) $(t)/%,$(ALL_TESTS)),\
 	$(error TESTS: there is no test "$(t)"; there are: $(ALL_TESTS)))),$(ALL_TESTS))
 
+# libfaketime and valgrind do not get along; random commands and races by the thousand take hours.
+NOT_UNDER_VALGRIND := store/test_clock store/test_property store/test_races
+
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .PHONY: all lib daemon cli examples tests demo check bench torture model property service-check \
-	service-check-deb dist deb fresh demo-run check-run bench-run torture-run model-run \
-	property-run races races-run pages format lint install uninstall clean help FORCE
+	service-check-deb dist deb fresh fuzz fuzzers valgrind demo-run check-run bench-run torture-run \
+	model-run property-run valgrind-run races races-run pages format lint install uninstall clean \
+	help FORCE
 
 all: lib daemon cli examples	## library, daemon, command line and examples (the default)
 lib: $(LIBRARY)
@@ -118,6 +126,16 @@ daemon: $(DAEMON)
 cli: $(CLI)
 examples: $(EXAMPLES)
 tests: all $(TEST_PROGRAMS) $(TEST_SCRIPTS) $(BENCH) $(TORTURE) $(PAGES)	## build the test programs and the bench, run nothing
+
+fuzz:	## random input for the parsers, by clang's libFuzzer: TIME=600 seconds each, FUZZ=results for one
+	@LEASE_BUILD='$(O)' bash tests/prepare.sh hardening
+	@$(MAKE) --no-print-directory CC=clang CFLAGS='-O1 -g' \
+		SANITIZE=address,undefined,fuzzer-no-link fuzzers
+	@exec bash tests/fuzz/fuzz.sh '$(BUILD)/sanitize-address-undefined-fuzzer-no-link' '$(TIME)' \
+		$(or $(FUZZ),$(FUZZ_TARGETS))
+valgrind:	## the store and daemon tests, daemons included, under valgrind (takes long): TESTS
+	@LEASE_BUILD='$(O)' bash tests/prepare.sh hardening
+	@$(MAKE) --no-print-directory TESTS='$(or $(TESTS),store daemon)' valgrind-run
 
 # The packages are looked for only by the second make, after prepare.sh brought them.
 demo check bench torture model property races:
@@ -154,6 +172,9 @@ demo-run: all
 check-run: all $(PAGES) $(addprefix $(O)/tests/,$(PICKED_TESTS)) $(if $(filter torture/% daemon/test_failover,$(PICKED_TESTS)),$(TORTURE))
 	@LEASE_BUILD='$(O)' bash docs/check.sh
 	@LEASE_BUILD='$(O)' exec bash tests/run.sh $(addprefix $(O)/tests/,$(PICKED_TESTS))
+valgrind-run: all $(addprefix $(O)/tests/,$(PICKED_TESTS)) $(TORTURE)
+	@LEASE_BUILD='$(O)' exec bash tests/valgrind.sh $(addprefix $(O)/tests/,\
+		$(filter-out $(NOT_UNDER_VALGRIND),$(PICKED_TESTS)))
 bench-run: all $(BENCH)
 	@LEASE_BUILD='$(abspath $(O))' LEASE_SOURCE='$(CURDIR)' exec bash tests/cluster.sh with $(BENCH_CLUSTER) $(BENCH) $(O)/bench.json
 torture-run: all $(TORTURE)
@@ -180,7 +201,8 @@ $(O)/flags: FORCE
 # Code that ships is held to -Wconversion; in tests it would only bury the cases under casts.
 $(LIBRARY_OBJECTS): MODE = -fPIC -fvisibility=hidden -Wconversion
 $(DAEMON_OBJECTS) $(CLI_OBJECTS) $(EXAMPLE_OBJECTS) $(PAGE_OBJECTS): MODE = -fPIE -Wconversion
-$(sort $(SUPPORT_OBJECTS) $(TEST_OBJECTS) $(BENCH_OBJECTS) $(TORTURE_OBJECTS)): MODE = -fPIE $(CMOCKA_CFLAGS) \
+$(sort $(SUPPORT_OBJECTS) $(TEST_OBJECTS) $(FUZZ_OBJECTS) $(BENCH_OBJECTS) $(TORTURE_OBJECTS)): \
+	MODE = -fPIE $(CMOCKA_CFLAGS) \
 	-Idaemon -Icli -Itests/support
 $(O)/obj/gen/migrations.o: MODE = -fPIE
 
@@ -238,7 +260,16 @@ pages: $(PAGES)	## write the pages that come from the sources: docs/state-machin
 
 TEST_ARCHIVES := $(addprefix $(O)/,tests/torture.a tests/support.a tests/cli.a obj/daemon.a liblease.a)
 $(TEST_PROGRAMS): $(O)/tests/%: $(O)/obj/tests/%.o $(TEST_ARCHIVES)
-	$(link_program) $(CMOCKA_LIBS) $(DAEMON_LIBS) $(LIBPQ_LIBS) $(LDLIBS)
+	$(link_program) $(CMOCKA_LIBS) $(DAEMON_LIBS) $(CLI_LIBS_TOO) $(LIBPQ_LIBS) $(LDLIBS)
+$(O)/tests/fuzz/test_corpora: $(FUZZ_OBJECTS)
+$(O)/tests/fuzz/test_corpora: CLI_LIBS_TOO = $(CLI_LIBS)
+# By clang with SANITIZE=…,fuzzer-no-link alone: `make fuzz` sees to that.
+FUZZERS := $(FUZZ_TARGETS:%=$(O)/tests/fuzz/fuzz_%)
+fuzzers: $(FUZZERS)
+$(FUZZERS): $(O)/tests/fuzz/fuzz_%: $(O)/obj/tests/fuzz/%.o tests/fuzz/libfuzzer.c $(TEST_ARCHIVES)
+	@mkdir -p $(@D) && echo "  LD      $@"
+	@$(COMPILE) -fsanitize=fuzzer -DFUZZ_TARGET=fuzz_$* -Itests/fuzz -o $@ tests/fuzz/libfuzzer.c \
+		$(filter %.o %.a,$^) $(DAEMON_LIBS) $(CLI_LIBS) $(LIBPQ_LIBS) $(LDLIBS)
 $(TEST_SCRIPTS): $(O)/tests/%: tests/%.sh
 	@mkdir -p $(@D)
 	@$(INSTALL) -m 755 $< $@

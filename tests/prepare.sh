@@ -4,6 +4,7 @@
 #   prepare.sh             for `make`, `make check` and the like
 #   prepare.sh packages    for `make deb`, too
 #   prepare.sh fresh       for `make fresh`, too
+#   prepare.sh hardening   for `make fuzz`, `make valgrind`, `make coverage` and `make lint`, too
 #
 # Each need is tried, not looked up: a library built by hand counts as well as a package. On Debian
 # and Ubuntu the missing packages come by apt-get, as root or by sudo; otherwise it prints the one
@@ -19,6 +20,10 @@ tools=${LEASE_BUILD:-build}/tools
 
 compiles() {
 	printf '%s\n' "$@" 'int main(void) { return 0; }' | cc -xc - -o /dev/null 2>/dev/null
+}
+compiles_fuzzer() {
+	echo 'int LLVMFuzzerTestOneInput(const char *d, long n) { return d && n < 0; }' |
+		clang -fsanitize=fuzzer,address -xc - -o /dev/null 2>/dev/null
 }
 known() {
 	pkg-config --exists "$1" 2>/dev/null
@@ -52,6 +57,18 @@ packages | fresh)
 		'lintian command -v lintian'
 	)
 	;;&
+hardening)
+	needs+=(
+		'clang command -v clang'
+		'libclang-rt-dev compiles_fuzzer'
+		'valgrind command -v valgrind'
+		'gcovr command -v gcovr'
+		'cppcheck command -v cppcheck'
+		'clang-tidy command -v clang-tidy'
+		'clang-format command -v clang-format'
+		'shellcheck command -v shellcheck'
+	)
+	;;
 fresh) needs+=('debootstrap command -v debootstrap') ;;
 esac
 

@@ -9,7 +9,8 @@
 #
 # Programs get: PGHOST PGPORT PGUSER PGDATABASE of the cluster, LEASE_TEST_CLUSTER (its folder),
 # LEASE_BUILD (where the daemon and leasectl are), LEASE_SOURCE (this repository).
-# TEST_TIMEOUT (seconds a program, 300) and TEST_PROCESSES (programs at once, 2) may be set.
+# TEST_TIMEOUT (seconds a program, 300), TEST_PROCESSES (programs at once, 2) and TEST_WRAPPER (a
+# command that runs each program, as valgrind does) may be set.
 #
 # It never leaves a process of a test behind, whatever ends it.
 set -euo pipefail
@@ -31,6 +32,7 @@ unset CREDENTIALS_DIRECTORY CMOCKA_XML_FILE
 
 time_limit=${TEST_TIMEOUT:-300}
 at_once=${TEST_PROCESSES:-2}
+read -r -a wrapper <<<"${TEST_WRAPPER:-}"
 results=$(mktemp -d "${TMPDIR:-/tmp}/lease-results-XXXXXX")
 # What a killed program could not remove itself goes with the rest.
 export TMPDIR=$results/tmp
@@ -91,7 +93,8 @@ judge() {
 }
 
 start_program() {
-	timeout --kill-after=5 "$time_limit" env --default-signal=INT,QUIT -- "$1" \
+	timeout --kill-after=5 "$time_limit" env --default-signal=INT,QUIT -- \
+		"${wrapper[@]}" "$1" \
 		>"$results/out.$started" 2>&1 </dev/null &
 	running[$!]="$started $SECONDS $1"
 	started=$((started + 1))
