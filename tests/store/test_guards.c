@@ -89,6 +89,12 @@ static const struct {
 	{ "23514", "insert into lease.run_attempts (run_id, attempt_no, owner, lease_expires_at) "
 		   "values ('idle', 0, 'w', clock_timestamp())" },
 	{ "23514",
+	  "insert into lease.run_attempts (run_id, attempt_no, owner, lease_expires_at, outcome) "
+	  "values ('idle', 1, 'w', clock_timestamp(), 'completed')" },
+	{ "23514",
+	  "insert into lease.run_attempts (run_id, attempt_no, owner, lease_expires_at, error_code) "
+	  "values ('idle', 1, 'w', clock_timestamp(), 'x')" },
+	{ "23514",
 	  "update lease.run_attempts set finished_at = clock_timestamp(), outcome = 'lost' "
 	  "where finished_at is null" },
 	{ "23514",

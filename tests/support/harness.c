@@ -879,6 +879,18 @@ void write_file(const char *path, const char *content)
 		fail_at(__FILE__, __LINE__, "%s: %s", path, strerror(errno));
 }
 
+void replace_file(const char *path, const char *content)
+{
+	char *part;
+
+	if (asprintf(&part, "%s.part", path) < 0)
+		fail_at(__FILE__, __LINE__, "out of memory");
+	write_file(part, content);
+	if (rename(part, path) != 0)
+		fail_at(__FILE__, __LINE__, "%s: %s", path, strerror(errno));
+	free(part);
+}
+
 char *read_file(const char *path)
 {
 	FILE *file = fopen(path, "re");

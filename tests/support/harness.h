@@ -181,6 +181,8 @@ void notify_forget(struct notify_socket *notify);
 char *test_tmpdir(void);
 
 void write_file(const char *path, const char *content);
+/* Under another name first: whoever reads it meanwhile finds all of the old one or of the new. */
+void replace_file(const char *path, const char *content);
 char *read_file(const char *path); /* to be freed by the caller; fails if unreadable */
 
 #endif

@@ -80,7 +80,7 @@ static char *conninfo_of(const struct fleet *fleet, const struct member *member)
 
 static void write_config(struct member *member)
 {
-	write_file(member->file, member->config);
+	replace_file(member->file, member->config);
 }
 
 /* Of four reloads one switches the amnesty off; the others may change how long it lasts. */
