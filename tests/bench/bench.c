@@ -22,6 +22,7 @@ static const struct measurement measurements[] = {
 	{ "sweeps", "closing many expired leases, and how long rows stay locked", measure_sweeps },
 	{ "detection", "from a lease's end to its attempt being closed by the daemon",
 	  measure_detection },
+	{ "storm", "very many leases over at once, workers beside it, two daemons", measure_storm },
 	{ "idle", "what the daemon costs while nothing happens", measure_idle },
 };
 

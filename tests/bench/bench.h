@@ -36,6 +36,7 @@ void measure_renewals(struct bench *bench);
 void measure_sweeps(struct bench *bench);
 void measure_detection(struct bench *bench);
 void measure_idle(struct bench *bench);
+void measure_storm(struct bench *bench);
 
 /* -- figures ---------------------------------------------------------------------------------- */
 
@@ -53,6 +54,7 @@ void die(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2))
 
 int64_t clock_us(void); /* CLOCK_MONOTONIC in microseconds */
 double median(const double *values, int n);
+double percentile(const double *values, int n, double share); /* share: 0 to 1 */
 
 /* -- databases -------------------------------------------------------------------------------- */
 
@@ -100,5 +102,14 @@ double clients_server_us(struct client clients[CLIENTS]); /* all of them togethe
 /* All clients repeat `step` for so long. Gives rows a second, and the rows themselves. */
 double clients_run(struct client clients[CLIENTS], long (*step)(struct client *), double seconds,
 		   long *ret_rows);
+
+/* -- the daemon ------------------------------------------------------------------------------- */
+
+/* Starts it and waits until it has a connection to the database. */
+void daemon_start(struct process *daemon, PGconn *conn, const char *conninfo);
+void daemon_stop(struct process *daemon);
+
+/* A number that follows a word in a process's file of /proc; "" for the first number. */
+long long proc_number(const struct process *process, const char *file, const char *word);
 
 #endif

@@ -14,10 +14,10 @@
 
 enum { STOP_MS = 5000 };
 
-/* Starts it and waits until it has a connection to the database. */
-static void start_daemon(struct process *daemon, PGconn *conn, const char *conninfo)
+void daemon_start(struct process *daemon, PGconn *conn, const char *conninfo)
 {
 	char *folder = test_tmpdir(), *path, *text, *program = test_program("lease-reconciler");
+	char *before = sql_text(conn, "SELECT clock_timestamp()");
 
 	if (access(program, X_OK) != 0)
 		die("%s is missing: make builds it", program);
@@ -31,18 +31,40 @@ static void start_daemon(struct process *daemon, PGconn *conn, const char *conni
 	process_start(daemon, ((char *const[]){ program, "--config", path, NULL }), NULL);
 	wait_sql(conn,
 		 "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() "
-		 "AND pid <> pg_backend_pid() AND backend_type = 'client backend')");
+		 "AND backend_start > '%s' AND backend_type = 'client backend')",
+		 before);
+	free(before);
 	free(folder);
 	free(path);
 	free(text);
 	free(program);
 }
 
-static void stop_daemon(struct process *daemon)
+void daemon_stop(struct process *daemon)
 {
 	process_signal(daemon, SIGTERM);
 	if (process_wait(daemon, STOP_MS) != 0)
 		die("the daemon ended badly:\n%s", process_errors(daemon));
+}
+
+long long proc_number(const struct process *process, const char *file, const char *word)
+{
+	char path[64], text[4096];
+	const char *found;
+	ssize_t length;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/%s", (int)process->pid, file);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	length = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+	if (length < 0)
+		die("%s cannot be read", path);
+	close(fd);
+	text[length] = '\0';
+	found = strstr(text, word);
+	if (!found)
+		die("%s has no %s", path, word);
+	return strtoll(found + strlen(word), NULL, 10);
 }
 
 /* -- detection -------------------------------------------------------------------------------- */
@@ -55,7 +77,7 @@ void measure_detection(struct bench *bench)
 	char ttl[64];
 
 	need_database(bench);
-	start_daemon(&daemon, bench->conn, bench->conninfo);
+	daemon_start(&daemon, bench->conn, bench->conninfo);
 	/* longer than the interval, as real ones are: a scan has listed each before it ends */
 	snprintf(ttl, sizeof(ttl), "interval '8 s' + random() * interval '%d s'", spread);
 	sql(bench->conn,
@@ -68,7 +90,7 @@ void measure_detection(struct bench *bench)
 	sleep((unsigned)(8 + spread));
 	wait_sql(bench->conn, "SELECT NOT EXISTS (SELECT FROM ending e JOIN lease.run_attempts a "
 			      "ON a.run_id = e.run_id WHERE a.finished_at IS NULL)");
-	stop_daemon(&daemon);
+	daemon_stop(&daemon);
 	sql(bench->conn,
 	    "CREATE TEMP TABLE lag AS "
 	    "SELECT extract(epoch FROM a.finished_at - a.lease_expires_at) * 1000 AS ms "
@@ -99,27 +121,6 @@ void measure_detection(struct bench *bench)
 
 /* -- idle ------------------------------------------------------------------------------------- */
 
-/* A number that follows a word in a file of /proc; "" for the first number. */
-static long long proc_number(const struct process *process, const char *file, const char *word)
-{
-	char path[64], text[4096];
-	const char *found;
-	ssize_t length;
-	int fd;
-
-	snprintf(path, sizeof(path), "/proc/%d/%s", (int)process->pid, file);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	length = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
-	if (length < 0)
-		die("%s cannot be read", path);
-	close(fd);
-	text[length] = '\0';
-	found = strstr(text, word);
-	if (!found)
-		die("%s has no %s", path, word);
-	return strtoll(found + strlen(word), NULL, 10);
-}
-
 /* How often it was woken and how long it ran, a second. */
 static void observe(const struct process *daemon, unsigned seconds, double *ret_wakeups,
 		    double *ret_cpu_percent)
@@ -149,21 +150,21 @@ void measure_idle(struct bench *bench)
 	double wakeups, cpu;
 
 	progress("idle: a database without leases");
-	start_daemon(&daemon, conn, conninfo);
+	daemon_start(&daemon, conn, conninfo);
 	sleep(SETTLE_S);
 	observe(&daemon, seconds, &wakeups, &cpu);
 	figure("rss_anon_kb", (double)proc_number(&daemon, "status", "\nRssAnon:"), "kB", AT_MOST,
 	       3000, "the daemon's anonymous memory, no lease open");
 	figure("idle_wakeups_per_s", wakeups, "1/s", AT_MOST, 2, "the same: how often it is woken");
 	figure("idle_cpu_percent", cpu, "%", AT_MOST, 0.1, "the same: of one processor");
-	stop_daemon(&daemon);
+	daemon_stop(&daemon);
 	PQfinish(conn);
 	test_database_drop(conninfo);
 	free(conninfo);
 
 	need_database(bench);
 	progress("idle: a database whose leases all hold");
-	start_daemon(&daemon, bench->conn, bench->conninfo);
+	daemon_start(&daemon, bench->conn, bench->conninfo);
 	sleep(SETTLE_S);
 	observe(&daemon, seconds, &wakeups, &cpu);
 	figure("watching_rss_anon_kb", (double)proc_number(&daemon, "status", "\nRssAnon:"), "kB",
@@ -171,5 +172,5 @@ void measure_idle(struct bench *bench)
 	figure("watching_wakeups_per_s", wakeups, "1/s", NO_AIM, 0,
 	       "the same: how often it is woken");
 	figure("watching_cpu_percent", cpu, "%", NO_AIM, 0, "the same: of one processor");
-	stop_daemon(&daemon);
+	daemon_stop(&daemon);
 }

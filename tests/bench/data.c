@@ -31,18 +31,33 @@ static int by_value(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-double median(const double *values, int n)
+static double *sorted_copy(const double *values, int n)
 {
 	double *sorted = malloc((size_t)n * sizeof(*sorted));
-	double middle;
 
 	if (n < 1 || !sorted)
-		die("a median of nothing");
+		die("nothing was measured");
 	memcpy(sorted, values, (size_t)n * sizeof(*sorted));
 	qsort(sorted, (size_t)n, sizeof(*sorted), by_value);
-	middle = (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
+	return sorted;
+}
+
+double median(const double *values, int n)
+{
+	double *sorted = sorted_copy(values, n);
+	double middle = (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
+
 	free(sorted);
 	return middle;
+}
+
+double percentile(const double *values, int n, double share)
+{
+	double *sorted = sorted_copy(values, n);
+	double value = sorted[(int)(share * (n - 1))];
+
+	free(sorted);
+	return value;
 }
 
 /* -- databases -------------------------------------------------------------------------------- */

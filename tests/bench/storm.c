@@ -1,0 +1,247 @@
+/*
+ * A storm: very many leases are over at once, beside as many that hold. What the real daemon does
+ * then, how long workers wait beside it, and what a second daemon brings.
+ *
+ * The workers' side is paced, as workers are: a renewal and a claim every few milliseconds, each
+ * timed from when it was due, so that a call that waits makes those behind it late as well. First
+ * they run alone, which gives the figures that those of the storm are compared with.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bench.h"
+
+#define PACE_US 5000
+#define TTL (INT64_C(86400) * LEASE_SECOND)
+enum { LATENCIES_MAX = 200000, SPARE_RUNS = 50000 };
+
+/* A connection that does one thing every PACE_US until it is told to stop. */
+struct worker {
+	PGconn *conn;
+	const struct lease_token *tokens;
+	size_t n, next;
+	void (*step)(struct worker *worker);
+	double latency[LATENCIES_MAX]; /* milliseconds */
+	int calls;
+	atomic_bool stop;
+	pthread_t thread;
+};
+
+static void renew_next(struct worker *worker)
+{
+	const struct lease_token *token = &worker->tokens[worker->next++ % worker->n];
+	struct lease_error error;
+	int r = lease_renew_lease(worker->conn, token, TTL, LEASE_TIMEOUT_DEFAULT, NULL, &error);
+
+	if (r != 0)
+		die("renewing %s: %s", token->run_id,
+		    r < 0 ? error.message : lease_refusal_name(r));
+}
+
+static void claim_next(struct worker *worker)
+{
+	struct lease_claim claim = { .ttl = TTL };
+	struct lease_grant grant;
+	struct lease_error error;
+	char owner[LEASE_ID_MAX + 1];
+	int r = lease_owner_generate("bench", owner, &error);
+
+	claim.owner = owner;
+	if (r == 0)
+		r = lease_claim_next(worker->conn, &claim, &grant, &error);
+	if (r != 0)
+		die("claiming the next run: %s", r < 0 ? error.message : lease_refusal_name(r));
+}
+
+static void *run_worker(void *argument)
+{
+	struct worker *worker = argument;
+	int64_t due = clock_us();
+
+	while (!atomic_load(&worker->stop) && worker->calls < LATENCIES_MAX) {
+		int64_t ahead = due - clock_us();
+
+		if (ahead > 0)
+			nanosleep(&(struct timespec){ ahead / 1000000, ahead % 1000000 * 1000 },
+				  NULL);
+		worker->step(worker);
+		worker->latency[worker->calls++] = (double)(clock_us() - due) / 1000;
+		due += PACE_US;
+	}
+	return NULL;
+}
+
+static void start_workers(struct worker *workers, int n)
+{
+	for (int i = 0; i < n; i++) {
+		workers[i].calls = 0;
+		atomic_store(&workers[i].stop, false);
+		errno = pthread_create(&workers[i].thread, NULL, run_worker, &workers[i]);
+		if (errno)
+			die("starting a thread: %s", strerror(errno));
+	}
+}
+
+static void stop_workers(struct worker *workers, int n)
+{
+	for (int i = 0; i < n; i++)
+		atomic_store(&workers[i].stop, true);
+	for (int i = 0; i < n; i++)
+		pthread_join(workers[i].thread, NULL);
+}
+
+static double p99(const struct worker *worker)
+{
+	return percentile(worker->latency, worker->calls, 0.99);
+}
+
+/* -- one storm ---------------------------------------------------------------------------------- */
+
+static void wait_until_closed(PGconn *conn)
+{
+	while (sql_number(conn,
+			  "SELECT count(*) FROM (SELECT FROM storm s "
+			  "JOIN lease.run_attempts a ON a.run_id = s.run_id AND a.attempt_no = 1 "
+			  "WHERE a.finished_at IS NULL LIMIT 1) o") > 0)
+		sleep(1);
+}
+
+/* Leases that are over, of runs that the table `storm` lists. */
+static void make_storm(PGconn *conn, const char *name, long n)
+{
+	sql(conn,
+	    "CREATE TEMP TABLE storm AS "
+	    "SELECT md5('%s ' || i)::uuid::text COLLATE \"C\" AS run_id FROM generate_series(1, %ld) i",
+	    name, n);
+	open_leases(conn, name, n, "interval '-1 s'");
+	sql(conn, "ANALYZE storm");
+}
+
+/* Seconds that the part of the closes from one share of all to another took. */
+static double seconds_of_part(PGconn *conn, double from, double to)
+{
+	char *text = sql_text(
+		conn,
+		"SELECT extract(epoch FROM max(at) - min(at)) FROM ("
+		"  SELECT a.finished_at AS at, percent_rank() OVER (ORDER BY a.finished_at) AS share"
+		"    FROM storm s JOIN lease.run_attempts a ON a.run_id = s.run_id AND a.attempt_no = 1) c "
+		"WHERE share BETWEEN %f AND %f",
+		from, to);
+	double seconds = atof(text);
+
+	free(text);
+	return seconds;
+}
+
+/* Closes that were made a second by so many daemons. */
+static double time_daemons(struct bench *bench, const char *name, int daemons, long n)
+{
+	struct process daemon[2];
+	double seconds;
+
+	make_storm(bench->conn, name, n);
+	for (int i = 0; i < daemons; i++)
+		daemon_start(&daemon[i], bench->conn, bench->conninfo);
+	wait_until_closed(bench->conn);
+	for (int i = 0; i < daemons; i++)
+		daemon_stop(&daemon[i]);
+	seconds = seconds_of_part(bench->conn, 0, 1);
+	sql(bench->conn, "DROP TABLE storm");
+	return (double)n / seconds;
+}
+
+static void measure_daemons(struct bench *bench, long n)
+{
+	double one[2], two[2], ratios[2];
+
+	progress("storm: %ld at once, one daemon and two", n);
+	time_daemons(bench, "warm", 1, n);
+	for (int i = 0; i < 2; i++) {
+		one[i] = time_daemons(bench, i ? "one again" : "one", 1, n);
+		two[i] = time_daemons(bench, i ? "two again" : "two", 2, n);
+		ratios[i] = two[i] / one[i];
+	}
+	figure("daemon_closed_per_s", median(one, 2), "attempts/s", NO_AIM, 0,
+	       "expired attempts closed by one daemon");
+	figure("two_daemons_vs_one", median(ratios, 2), "ratio", AT_LEAST, 1.5,
+	       "the same by two daemons on one database / by one");
+}
+
+static void measure_beside(struct bench *bench, struct worker workers[2], long n)
+{
+	double alone[2], beside[2];
+	struct process daemon;
+
+	progress("storm: workers alone");
+	start_workers(workers, 2);
+	sleep(bench->quick ? 4 : 15);
+	stop_workers(workers, 2);
+	alone[0] = p99(&workers[0]);
+	alone[1] = p99(&workers[1]);
+
+	progress("storm: %ld leases are over at once", n);
+	make_storm(bench->conn, "storm", n);
+	start_workers(workers, 2);
+	daemon_start(&daemon, bench->conn, bench->conninfo);
+	wait_until_closed(bench->conn);
+	stop_workers(workers, 2);
+	beside[0] = p99(&workers[0]);
+	beside[1] = p99(&workers[1]);
+	figure("storm_rss_kb", (double)proc_number(&daemon, "status", "\nVmHWM:"), "kB", AT_MOST,
+	       32768, "the daemon's highest memory in the storm, shared libraries included");
+	daemon_stop(&daemon);
+
+	figure("storm_closed_per_s", (double)n / seconds_of_part(bench->conn, 0, 1), "attempts/s",
+	       NO_AIM, 0, "closed by one daemon beside renewals and claims");
+	figure("storm_last_vs_first",
+	       seconds_of_part(bench->conn, 0, 0.1) / seconds_of_part(bench->conn, 0.9, 1), "ratio",
+	       AT_LEAST, 0.8, "rate in the last tenth / in the first");
+	figure("storm_renew_p99_ms", beside[0], "ms", NO_AIM, 0,
+	       "a renewal beside the storm, 99 of 100");
+	figure("storm_renew_p99_vs_idle", beside[0] / alone[0], "ratio", AT_MOST, 3,
+	       "the same / without the storm");
+	figure("storm_claim_p99_ms", beside[1], "ms", NO_AIM, 0,
+	       "a claim of the next run beside the storm, 99 of 100");
+	figure("storm_claim_p99_vs_idle", beside[1] / alone[1], "ratio", AT_MOST, 3,
+	       "the same / without the storm");
+	sql(bench->conn, "DROP TABLE storm");
+}
+
+/* In a database of its own: a storm leaves as many rows behind as it had. */
+void measure_storm(struct bench *bench)
+{
+	long n = bench->quick ? 20000 : 1000000;
+	struct bench own = { .quick = bench->quick, .open = n, .history = 0 };
+	struct worker *workers = calloc(2, sizeof(*workers));
+	struct lease_token *tokens;
+
+	if (!workers)
+		die("out of memory");
+	need_database(&own);
+	/* a daemon commits as a default server does */
+	tokens = read_tokens(own.conn, &workers[0].n);
+	workers[0].tokens = tokens;
+	workers[0].step = renew_next;
+	workers[1].step = claim_next;
+	for (int i = 0; i < 2; i++)
+		workers[i].conn = test_connect(own.conninfo);
+	sql(own.conn,
+	    "INSERT INTO lease.runs (run_id) SELECT md5('spare ' || i)::uuid::text "
+	    "FROM generate_series(1, %d) i",
+	    SPARE_RUNS);
+	measure_beside(&own, workers, n);
+	for (int i = 0; i < 2; i++)
+		PQfinish(workers[i].conn);
+	measure_daemons(&own, bench->quick ? 10000 : 100000);
+	free(tokens);
+	free(workers);
+	PQfinish(own.conn);
+	test_database_drop(own.conninfo);
+	free(own.conninfo);
+}
