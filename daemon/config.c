@@ -30,6 +30,10 @@
 
 #define NAME_LENGTH_MAX 63
 #define MASK "********"
+/* What node_exporter's textfile collector looks for; and room for the name of a file in the making. */
+#define METRICS_ENDING ".prom"
+#define METRICS_FILE_LENGTH_MAX 1000
+#define NO_FILE "off"
 
 enum key_type {
 	TYPE_DURATION,
@@ -38,6 +42,7 @@ enum key_type {
 	TYPE_NAME,
 	TYPE_CONNINFO,
 	TYPE_PASSWORD_FILE,
+	TYPE_METRICS_FILE,
 	TYPE_LOG,
 	TYPE_DATABASES,
 };
@@ -119,6 +124,8 @@ enum key_id {
 	KEY_NETWORK_TIMEOUT,
 	KEY_RECONNECT_MIN,
 	KEY_RECONNECT_MAX,
+	KEY_METRICS_FILE,
+	KEY_METRICS_INTERVAL,
 	KEY_LOG,
 	KEY_LOG_TARGET,
 	KEY_LOG_LEVEL,
@@ -188,6 +195,12 @@ static const struct config_key keys[KEY_COUNT] = {
 	[KEY_RECONNECT_MAX] = { "reconnect_max", TYPE_DURATION, SCOPE_TOP,
 		IN_CONFIG(reconnect_max_us), 15 * SECOND, 10 * MILLISECOND, HOUR, NULL, false,
 		"longest pause between two tries to connect" },
+	[KEY_METRICS_FILE] = { "metrics_file", TYPE_METRICS_FILE, SCOPE_TOP, 0, 0, 0, 0, NULL, false,
+		"the file for node_exporter's textfile collector" },
+	[KEY_METRICS_INTERVAL] = { "metrics_interval", TYPE_DURATION, SCOPE_TOP,
+		IN_CONFIG(metrics_interval_us), 15 * SECOND, 100 * MILLISECOND, 5 * MINUTE, NULL,
+		false,
+		"time from one metrics file to the next" },
 	[KEY_LOG] = { "log", TYPE_LOG, SCOPE_TOP, 0, 0, 0, 0, NULL, false,
 		"what is logged, and where" },
 	[KEY_LOG_TARGET] = { "target", TYPE_WORD, SCOPE_LOG, IN_CONFIG(log.target),
@@ -411,6 +424,10 @@ static void allowed_describe(const struct config_key *key, char *buffer, size_t 
 		break;
 	case TYPE_PASSWORD_FILE:
 		snprintf(buffer, size, "an absolute path, or credential:NAME");
+		break;
+	case TYPE_METRICS_FILE:
+		snprintf(buffer, size,
+			 NO_FILE ", or an absolute path that ends in " METRICS_ENDING);
 		break;
 	case TYPE_LOG:
 		snprintf(buffer, size, "a mapping of keys to values");
@@ -736,6 +753,27 @@ static int password_file_read(struct reader *reader, const struct section *secti
 		return out_of_memory(reader);
 	snprintf(database->password_file, size, "%s/%s", directory, credential_name);
 	return 0;
+}
+
+static int metrics_file_read(struct reader *reader, const struct section *section)
+{
+	const struct config_key *key = &keys[KEY_METRICS_FILE];
+	const char *text = (const char *)reader->event.data.scalar.value;
+	size_t length = reader->event.data.scalar.length, ending = strlen(METRICS_ENDING);
+	struct mark mark = event_mark(reader);
+
+	if (strcmp(text, NO_FILE) == 0)
+		return 0;
+	if (text[0] != '/')
+		return refuse_value(reader, section, key, mark, "is not an absolute path");
+	if (length > METRICS_FILE_LENGTH_MAX)
+		return refuse_value(reader, section, key, mark, "is too long");
+	if (length <= ending || strcmp(text + length - ending, METRICS_ENDING) != 0 ||
+	    text[length - ending - 1] == '/')
+		return refuse_value(reader, section, key, mark,
+				    "is not a name that node_exporter looks for");
+	reader->config->metrics_file = strdup(text);
+	return reader->config->metrics_file ? 0 : out_of_memory(reader);
 }
 
 static bool secret_keyword(const char *keyword, size_t length)
@@ -1086,6 +1124,8 @@ static int value_read(struct reader *reader, struct section *section, const stru
 		return name_read(reader, section, database);
 	if (key->type == TYPE_CONNINFO)
 		return conninfo_read(reader, section, database);
+	if (key->type == TYPE_METRICS_FILE)
+		return metrics_file_read(reader, section);
 	return password_file_read(reader, section, database);
 }
 
@@ -1536,6 +1576,7 @@ void config_free(struct config *config)
 		free(config->databases[i].password_file);
 	}
 	free(config->databases);
+	free(config->metrics_file);
 	free(config);
 }
 
@@ -1594,8 +1635,12 @@ void config_print(FILE *file, const struct config *config)
 			key->scope == SCOPE_LOG ? "  " : "");
 		if (key->type == TYPE_LOG || key->type == TYPE_DATABASES)
 			fprintf(file, "%s:\n", key->name);
-		else
+		else if (key->type != TYPE_METRICS_FILE)
 			typed_print(file, key, key_value(config, NULL, key));
+		else if (config->metrics_file)
+			text_print(file, key->name, config->metrics_file);
+		else
+			fprintf(file, "%s: " NO_FILE "\n", key->name);
 	}
 	for (size_t i = 0; i < config->databases_count; i++)
 		database_print(file, config, &config->databases[i]);

@@ -93,6 +93,8 @@ struct config {
 	int scan_page;
 	int due_limit;
 	struct config_log log;
+	char *metrics_file; /* absolute path, or NULL: none is written */
+	int64_t metrics_interval_us;
 	struct config_database *databases; /* in the file's order, at least one */
 	size_t databases_count;
 };

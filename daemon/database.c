@@ -91,6 +91,7 @@ struct database {
 	char *name, *conninfo, *password_file;
 	struct settings settings;
 	struct once *once; /* NULL in the daemon proper */
+	struct metrics_counters *counters;
 
 	enum database_state state;
 	bool stopping;
@@ -632,6 +633,7 @@ static const char *hint_for(const char *sqlstate)
 static void note_trouble(struct database *database, const char *sqlstate, const char *text)
 {
 	count_failure(&database->failures, sqlstate);
+	metrics_count_failure(database->counters, sqlstate);
 	database->finished_at = monotonic_now();
 	if (database->trouble_since == 0)
 		database->trouble_since = database->told_at = database->finished_at;
@@ -646,15 +648,29 @@ static void end_trouble(struct database *database)
 	database->said = (struct said){ 0 };
 }
 
-/* The age of the oldest expired lease that may be unclosed, as far as is known. */
-static void age_text(const struct database *database, char *text, size_t size)
+/*
+ * The age of the oldest expired lease that may be unclosed, as far as is known: at most, or at least
+ * so much. -1: nothing is known.
+ */
+static int64_t oldest_unclosed(const struct database *database, bool *ret_is_bound)
 {
 	bool is_bound = database->closed_until != 0;
 	int64_t since = is_bound ? database->closed_until : database->over_since;
 	int64_t age = monotonic_now() - since;
+
+	*ret_is_bound = is_bound;
+	if (since == 0)
+		return -1;
+	return age > 0 ? age : 0;
+}
+
+static void age_text(const struct database *database, char *text, size_t size)
+{
+	bool is_bound;
+	int64_t age = oldest_unclosed(database, &is_bound);
 	char buffer[DURATION_SIZE];
 
-	if (since == 0)
+	if (age < 0)
 		snprintf(text, size, "unknown");
 	else if (age < LEASE_SECOND && is_bound)
 		snprintf(text, size, "0 s");
@@ -887,6 +903,7 @@ static void confirm(struct database *database)
 		return;
 	database->confirmed = true;
 	database->confirmed_at = monotonic_now();
+	metrics_count_connection(database->counters);
 	end_round(&database->round);
 	if (database->failures.total > 0) {
 		used = (size_t)snprintf(
@@ -1088,6 +1105,7 @@ static void note_progress(struct database *database)
 	if (finished(&database->figures) != finished(&before))
 		database->finished_at = monotonic_now();
 	if (database->figures.passes > before.passes) {
+		metrics_count_sweeps(database->counters, database->figures.passes - before.passes);
 		confirm(database);
 		tell_pass(database);
 		tell_change(database);
@@ -1191,6 +1209,7 @@ static void take_closed(void *argument, const struct lease_closed *closed)
 
 	if (!database->once)
 		confirm(database);
+	metrics_count_closed(database->counters, closed);
 	if (!journal_closed(database->environment->journal, database->name, closed,
 			    &database->summary))
 		arm_summary(database);
@@ -1202,6 +1221,7 @@ static void take_skipped(void *argument, const struct lease_skipped *skipped)
 	struct database *database = argument;
 	uint64_t key = hash_of(skipped->run_id, skipped->error->sqlstate);
 
+	metrics_count_skipped(database->counters);
 	if (!is_news(&database->skipped, key, SKIPPED_RHYTHM))
 		return;
 	if (!journal_skipped(database->environment->journal, database->name, skipped,
@@ -1216,6 +1236,7 @@ static void take_amnesty(void *argument, int64_t until)
 	struct lease_sweep_figures figures;
 	char lasts[DURATION_SIZE], after[DURATION_SIZE];
 
+	metrics_count_amnesty(database->counters);
 	lease_sweep_read_figures(database->sweep, &figures);
 	journal_write(database->environment->journal, JOURNAL_AMNESTY, &fields,
 		      "no heartbeat for more than %s, or the clock jumped: nobody could renew, so "
@@ -1230,6 +1251,7 @@ static void take_clock_jump(void *argument, int64_t by)
 	struct journal_fields fields = fields_of(database, NULL);
 	char far[DURATION_SIZE];
 
+	metrics_count_clock_jump(database->counters);
 	journal_write(database->environment->journal, JOURNAL_CLOCK_JUMPED, &fields,
 		      "the database's clock jumped %s by %s: nothing is swept before an amnesty is "
 		      "granted; check the server's time synchronisation",
@@ -1368,7 +1390,9 @@ static struct database *make(const struct database_environment *environment,
 	database->random |= 1; /* zero would stay zero */
 	database->finished_at = monotonic_now();
 	database->passes_needed = 1;
-	if (copy(entry->name, &database->name) && copy(entry->conninfo, &database->conninfo) &&
+	database->counters = metrics_join(environment->metrics, entry->name);
+	if (database->counters && copy(entry->name, &database->name) &&
+	    copy(entry->conninfo, &database->conninfo) &&
 	    copy(entry->password_file, &database->password_file) &&
 	    lease_sweep_new(&database->settings.sweep, &callbacks, &database->sweep, NULL) == 0)
 		return database;
@@ -1448,6 +1472,7 @@ void database_free(struct database *database)
 	PQfinish(database->conn);
 	end_round(&database->round);
 	lease_sweep_free(database->sweep);
+	metrics_leave(database->environment->metrics, database->counters);
 	free(database->name);
 	if (database->conninfo)
 		explicit_bzero(database->conninfo, strlen(database->conninfo));
@@ -1473,6 +1498,29 @@ bool database_is_well(const struct database *database)
 	return database->confirmed && database->trouble_since == 0;
 }
 
+/* What is over and not closed, by the last scan. */
+static int64_t expired_unclosed(const struct database *database)
+{
+	return is_clean(database) ? 0 : database->figures.expired;
+}
+
+bool database_measure(const struct database *database, struct metrics_sample *ret)
+{
+	bool is_bound;
+
+	if (database->stopping)
+		return false;
+	*ret = (struct metrics_sample){
+		.counters = database->counters,
+		.up = database->confirmed,
+		.scanned = database->figures.passes > 0,
+		.sweep = database->figures,
+		.expired = expired_unclosed(database),
+		.oldest_unclosed = oldest_unclosed(database, &is_bound),
+	};
+	return true;
+}
+
 static void describe_unreachable(const struct database *database, FILE *file)
 {
 	char since[DURATION_SIZE], next[DURATION_SIZE], age[64];
@@ -1495,8 +1543,9 @@ static void describe_sweep(const struct database *database, FILE *file)
 	char age[64], interval[DURATION_SIZE];
 
 	age_text(database, age, sizeof(age));
-	fprintf(file, "%" PRId64 " open, %" PRId64 " expired, oldest unclosed %s", figures->open,
-		is_clean(database) ? 0 : figures->expired, age);
+	fprintf(file,
+		"%" PRId64 " open, %" PRId64 " expired, oldest unclosed %s, %" PRId64 " closed",
+		figures->open, expired_unclosed(database), age, figures->closed);
 	if (figures->amnesty_until != LEASE_TIME_NONE)
 		fprintf(file, ", amnesty for %s: %" PRId64 " kept",
 			duration_text(figures->amnesty_until - figures->beat_at, interval),

@@ -19,6 +19,7 @@
 #include "config.h"
 #include "journal.h"
 #include "lease.h"
+#include "metrics.h"
 
 struct database;
 
@@ -26,6 +27,7 @@ struct database;
 struct database_environment {
 	struct ev_loop *loop;
 	struct journal *journal;
+	struct metrics *metrics;
 	/* What database_describe or database_is_stopped say may be another now. Free nothing here. */
 	void (*changed)(void *arg);
 	void *arg;
@@ -59,6 +61,9 @@ const char *database_name(const struct database *database);
 /* Connected to a server that can be written to, and the last operation went well. */
 bool database_is_well(const struct database *database);
 bool database_is_connected(const struct database *database);
+
+/* For metrics. False: it is being let go and says nothing any more. */
+bool database_measure(const struct database *database, struct metrics_sample *ret);
 
 /* Writes a clause for STATUS=. True when it says something else as time goes by. */
 bool database_describe(const struct database *database, FILE *file);

@@ -22,6 +22,7 @@
 #include "config.h"
 #include "database.h"
 #include "journal.h"
+#include "metrics.h"
 #include "service.h"
 
 #define PROGRAM "lease-reconciler"
@@ -37,6 +38,7 @@ static struct {
 	struct config *config;
 	struct journal journal;
 	struct service service;
+	struct metrics metrics;
 	struct ev_loop *loop;
 	struct database_environment environment;
 	struct database **databases;
@@ -172,7 +174,18 @@ static bool make_databases(const struct config *config)
 	return true;
 }
 
-/* Frees those that came to their end; nothing of theirs is running now. */
+static bool are_all_stopped(void)
+{
+	for (size_t i = 0; i < self.n_databases; i++)
+		if (!database_is_stopped(self.databases[i]))
+			return false;
+	return true;
+}
+
+/*
+ * Frees those that came to their end; nothing of theirs is running now. When the daemon stops they
+ * stay for their last figures.
+ */
 static void on_collect(struct ev_loop *loop, ev_prepare *watcher, int events)
 {
 	size_t kept = 0;
@@ -182,6 +195,11 @@ static void on_collect(struct ev_loop *loop, ev_prepare *watcher, int events)
 	if (!self.some_changed)
 		return;
 	self.some_changed = false;
+	if (self.stopping) {
+		if (are_all_stopped())
+			ev_break(loop, EVBREAK_ALL);
+		return;
+	}
 	for (size_t i = 0; i < self.n_databases; i++) {
 		struct database *database = self.databases[i];
 
@@ -189,17 +207,13 @@ static void on_collect(struct ev_loop *loop, ev_prepare *watcher, int events)
 			self.databases[kept++] = database;
 			continue;
 		}
-		if (!self.stopping)
-			journal_write(
-				&self.journal, JOURNAL_DATABASE_REMOVED,
-				&(struct journal_fields){ .database = database_name(database) },
-				"left: it is not in the configuration any more, or connects "
-				"otherwise now");
+		journal_write(&self.journal, JOURNAL_DATABASE_REMOVED,
+			      &(struct journal_fields){ .database = database_name(database) },
+			      "left: it is not in the configuration any more, or connects "
+			      "otherwise now");
 		database_free(database);
 	}
 	self.n_databases = kept;
-	if (self.stopping && kept == 0)
-		ev_break(loop, EVBREAK_ALL);
 }
 
 /* -- what the service tells ------------------------------------------------------------------- */
@@ -223,6 +237,26 @@ static bool describe(void *arg, FILE *file)
 			goes_on |= database_describe(self.databases[i], file);
 		}
 	return goes_on;
+}
+
+static size_t measure(void *arg, struct metrics_sample *samples, size_t size)
+{
+	struct metrics_sample sample;
+	size_t n = 0;
+
+	(void)arg;
+	for (size_t i = 0; i < self.n_databases; i++)
+		if (database_measure(self.databases[i], &sample)) {
+			if (n < size)
+				samples[n] = sample;
+			n++;
+		}
+	return n;
+}
+
+static void configure_metrics(const struct config *config)
+{
+	metrics_configure(&self.metrics, config->metrics_file, config->metrics_interval_us);
 }
 
 static const char *find_late(void *arg, int64_t *ret_lateness)
@@ -270,6 +304,7 @@ static void put_in_force(struct config *config)
 			database_stop(self.databases[i]);
 	for (size_t i = 0; i < config->databases_count; i++)
 		database_apply(find_database(&config->databases[i]), config, &config->databases[i]);
+	configure_metrics(config);
 	config_free(self.config);
 	self.config = config;
 }
@@ -343,14 +378,18 @@ static int run_daemon(void)
 	start_watchers();
 	service_init(&self.service, self.loop, &self.journal,
 		     (struct service_source){ describe, find_late, NULL });
+	metrics_init(&self.metrics, self.loop, &self.journal,
+		     (struct metrics_source){ measure, NULL });
 	if (!make_databases(self.config))
 		return refuse(EX_OSERR, PROGRAM ": out of memory");
+	configure_metrics(self.config);
 	ev_run(self.loop, 0);
+	metrics_stop(&self.metrics);
 	journal_write(&self.journal, JOURNAL_STOPPED, NULL, "stopped%s",
-		      self.n_databases > 0
-			      ? "; a transaction that was in flight is rolled back by the "
-				"server"
-			      : "");
+		      are_all_stopped()
+			      ? ""
+			      : "; a transaction that was in flight is rolled back by the "
+				"server");
 	while (self.n_databases > 0)
 		database_free(self.databases[--self.n_databases]);
 	service_done(&self.service);
@@ -513,8 +552,8 @@ static int run(const struct options *options)
 	self.loop = ev_default_loop(EVFLAG_AUTO | EVFLAG_NOENV);
 	if (!self.loop)
 		return refuse(EX_OSERR, PROGRAM ": the event loop cannot be made");
-	self.environment = (struct database_environment){ self.loop, &self.journal, note_change,
-							  NULL };
+	self.environment = (struct database_environment){ self.loop, &self.journal, &self.metrics,
+							  note_change, NULL };
 	code = options->once ? run_once() : run_daemon();
 	free(self.databases);
 	ev_loop_destroy(self.loop);

@@ -7,6 +7,8 @@
 # - docs/state-machine.md is what `make pages` writes from lib/machine.c
 # - every MESSAGE_ID of daemon/journal.c is in docs/running.md
 # - every key of the sample configuration is in lease-reconciler.yaml(5)
+# - every metric of daemon/metrics.c is in docs/observing.md, and no other there or in the sample
+#   alerts; each of these is explained there
 # - docs/field-cases.md names each test case_NN_… that there is, and no other, one for each case
 # - links to files in *.md lead somewhere; man pages have no fault that mandoc or groff finds
 #
@@ -109,6 +111,25 @@ check_configuration() {
 	done
 }
 
+metrics_in() {
+	grep -ohE 'lease_reconciler_[a-z_]+' "$@" | sed -E 's/_(bucket|sum|count)$//' | sort -u
+}
+
+check_metrics() {
+	local name page=docs/observing.md rules=config/lease-reconciler.rules.yaml there
+	there=$(grep -v '^#define PREFIX' daemon/metrics.c | grep -oE 'PREFIX "[a-z_]+"' | cut -d'"' -f2 |
+		sed 's/^/lease_reconciler_/' | sort -u)
+	for name in $there; do
+		grep -q "^| \`$name\` |" $page || fault "$page: $name is missing"
+	done
+	for name in $(comm -13 <(echo "$there") <(metrics_in $page $rules)); do
+		fault "$page or $rules: there is no metric $name"
+	done
+	for name in $(sed -n 's/^ *- alert: //p' $rules); do
+		grep -q "^|.*\`$name\`.*|" $page || fault "$page: the alert $name is missing"
+	done
+}
+
 check_cases() {
 	local page=docs/field-cases.md there told name number
 	there=$(grep -hoE '^static void case_[0-9]{2}_[a-z0-9_]+\(' tests/*/test_*.c |
@@ -156,6 +177,7 @@ check_programs
 check_pages
 check_messages
 check_configuration
+check_metrics
 check_cases
 check_links
 check_form

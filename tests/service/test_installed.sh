@@ -399,6 +399,41 @@ the_journal_explains_what_it_says() {
 		expect explanation "$explained" 'the command, with its file and run'
 }
 
+# Lines of the page that begin with journalctl, as they stand there: none of them is refused.
+the_journal_commands_of_the_page_work() {
+	local command n=0 printed
+	open_lease run-1 '-1 second'
+	start
+	wait_until has_entry attempt-closed RUN_ID=run-1
+	while read -r command; do
+		[[ $command != *' -f' ]] || command="$command --no-tail -n 1 & sleep 0.1; kill %1"
+		printed=$(bash -c "set -eo pipefail; export SYSTEMD_PAGER=; $command" 2>&1) ||
+			expect "the exit code of '$command'" "$? ($printed)" 0
+		n=$((n + 1))
+		case $command in
+		*RUN_ID=run-1 | *DATABASE=app) [[ $printed = *'attempt 1 of run run-1 closed'* ]] ||
+			expect "what '$command' prints" "$printed" 'the closed attempt' ;;
+		*'uniq -c'*) [[ $printed$'\n' = *' w'$'\n'* ]] ||
+			expect "what '$command' prints" "$printed" 'the owner w' ;;
+		esac
+	done < <(grep '^journalctl ' $share/observing.md)
+	[ $n -ge 10 ] || expect 'commands on the page' $n '10 or more'
+}
+
+# In the folder that the unit makes, for everybody to read; it stays when the service stops.
+metrics_are_written_within_the_sandbox() {
+	local file=/run/lease-reconciler/lease-reconciler.prom
+	configure_default "metrics_file: $file" 'metrics_interval: 100ms'
+	start
+	wait_until grep -qx 'lease_reconciler_database_up{database="app"} 1' $file
+	setpriv --reuid=nobody --regid=nogroup --clear-groups cat $file >/dev/null
+	expect 'what is in the folder' "$(find /run/lease-reconciler -mindepth 1 ! -name '*.prom.*')" $file
+	systemctl stop $unit
+	grep -qx 'lease_reconciler_connections_total{database="app"} 1' $file
+	expect 'entries of faults' "$(journalctl --no-pager --output=cat --priority=warning \
+		"_SYSTEMD_INVOCATION_ID=$(property InvocationID)")" ''
+}
+
 # Its transaction waits for a row that somebody else holds.
 a_stop_in_mid_transaction_takes_less_than_two_seconds() {
 	drop_in TimeoutStopSec=2s
@@ -485,6 +520,8 @@ tests=(
 	another_machine_is_out_of_reach_until_it_is_allowed
 	a_closed_attempt_is_in_the_journal_with_its_facts
 	the_journal_explains_what_it_says
+	the_journal_commands_of_the_page_work
+	metrics_are_written_within_the_sandbox
 	a_stop_in_mid_transaction_takes_less_than_two_seconds
 )
 
@@ -562,7 +599,8 @@ machine() {
 boot_machine() {
 	mkfifo "$dir/lifeline"
 	mkdir "$dir/share"
-	cp "$source/tests/cluster.sh" "$source/daemon/journal.c" "$LEASE_BUILD/examples/worker" "$0" "$dir/share"
+	cp "$source/tests/cluster.sh" "$source/daemon/journal.c" "$source/docs/observing.md" \
+		"$LEASE_BUILD/examples/worker" "$0" "$dir/share"
 	if [ -n "${LEASE_SERVICE_PACKAGES:-}" ]; then
 		mkdir "$dir/no-tree" "$dir/share/packages"
 		tree=$dir/no-tree

@@ -342,6 +342,44 @@ static void connection_strings(void **state)
 		"one of the two");
 }
 
+static void the_metrics_file_is_one_that_is_looked_for(void **state)
+{
+	char longest[1100] = "metrics_file: /";
+	struct config *config, *again;
+	char *shown;
+
+	(void)state;
+	config = parsed("metrics_file: off\n" DATABASE);
+	assert_null(config->metrics_file);
+	assert_int_equal(config->metrics_interval_us, 15 * SECOND);
+	config_free(config);
+	config = parsed("metrics_file: \"/run/it's.prom\"\nmetrics_interval: 1m\n" DATABASE);
+	shown = printed(config);
+	again = parsed(shown);
+	assert_string_equal(again->metrics_file, "/run/it's.prom");
+	assert_int_equal(again->metrics_interval_us, 60 * SECOND);
+	free(shown);
+	config_free(again);
+	config_free(config);
+#define ALLOWED "; allowed: off, or an absolute path that ends in .prom"
+	refused("metrics_file: m.prom\n",
+		"t.yaml:1:15: metrics_file: is not an absolute path" ALLOWED);
+	refused("metrics_file: /run/metrics\n",
+		"t.yaml:1:15: metrics_file: is not a name that node_exporter looks for" ALLOWED);
+	refused("metrics_file: /run/.prom\n",
+		"t.yaml:1:15: metrics_file: is not a name that node_exporter looks for" ALLOWED);
+	refused("metrics_file: ~\n", "t.yaml:1:15: metrics_file: has no value" ALLOWED);
+	refused("metrics_file: [/a.prom]\n",
+		"t.yaml:1:15: metrics_file: must not be a sequence" ALLOWED);
+	refused(DATABASE "    metrics_file: /a.prom\n",
+		"t.yaml:4:5: databases[1].metrics_file: does not belong here; it is allowed at the "
+		"top level");
+	memset(longest + strlen(longest), 'x', 1050);
+	strcat(longest, ".prom\n");
+	refused(longest, "t.yaml:1:15: metrics_file: is too long" ALLOWED);
+#undef ALLOWED
+}
+
 /* Each in pairs: a connection string, and how it is shown; the same text when it has no secret. */
 static const char *const masks[][2] = {
 	{ "host=a password=s3cret dbname=x", "host=a password=******** dbname=x" },
@@ -922,6 +960,7 @@ int main(void)
 		cmocka_unit_test(rules_between_keys),
 		cmocka_unit_test(databases_and_names),
 		cmocka_unit_test(connection_strings),
+		cmocka_unit_test(the_metrics_file_is_one_that_is_looked_for),
 		cmocka_unit_test(secrets_are_masked_and_need_a_private_file),
 		cmocka_unit_test(case_32_unknown_keys),
 		cmocka_unit_test(case_32_duplicate_keys),
