@@ -261,6 +261,15 @@ pages: $(PAGES)	## write the pages that come from the sources: docs/state-machin
 TEST_ARCHIVES := $(addprefix $(O)/,tests/torture.a tests/support.a tests/cli.a obj/daemon.a liblease.a)
 $(TEST_PROGRAMS): $(O)/tests/%: $(O)/obj/tests/%.o $(TEST_ARCHIVES)
 	$(link_program) $(CMOCKA_LIBS) $(DAEMON_LIBS) $(CLI_LIBS_TOO) $(LIBPQ_LIBS) $(LDLIBS)
+# Programs whose memory is refused on purpose: tests/support/allocations.h.
+FAILING_ALLOCATIONS := $(foreach f,malloc calloc realloc reallocarray strdup strndup asprintf \
+	open_memstream,-Wl,--wrap=$(f))
+$(O)/tests/store/test_allocations: LDFLAGS += $(FAILING_ALLOCATIONS)
+$(O)/tests/daemon/starved-reconciler: LDFLAGS += $(FAILING_ALLOCATIONS)
+$(O)/tests/daemon/starved-reconciler: $(DAEMON_OBJECTS) $(O)/obj/tests/support/allocations.o \
+		$(O)/liblease.a
+	$(link_program) $(DAEMON_LIBS) $(LIBPQ_LIBS) $(LDLIBS)
+$(O)/tests/daemon/test_allocations: | $(O)/tests/daemon/starved-reconciler
 $(O)/tests/fuzz/test_corpora: $(FUZZ_OBJECTS)
 $(O)/tests/fuzz/test_corpora: CLI_LIBS_TOO = $(CLI_LIBS)
 # By clang with SANITIZE=…,fuzzer-no-link alone: `make fuzz` sees to that.

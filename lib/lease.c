@@ -228,11 +228,20 @@ static int take_renewal(void *self, int index, const PGresult *result, struct le
 	return index == renewal->statement ? take_renewed(renewal, result, reterr) : 0;
 }
 
-/* Finds out why tokens were not renewed; `results` holds -1 for them. */
-static int explain_refusals(PGconn *conn, const struct renewal *renewal, int64_t timeout,
-			    struct lease_error *reterr)
+static size_t count_refused(const struct renewal *renewal)
 {
-	struct txn_item *items = calloc(renewal->n, sizeof(*items));
+	size_t refused = 0;
+
+	for (size_t i = 0; i < renewal->n; i++)
+		refused += renewal->results[i] < 0;
+	return refused;
+}
+
+/* Finds out why tokens were not renewed; `results` holds -1 for them, so many of them. */
+static int explain_refusals(PGconn *conn, const struct renewal *renewal, size_t refused,
+			    int64_t timeout, struct lease_error *reterr)
+{
+	struct txn_item *items = calloc(refused, sizeof(*items));
 	struct txn txn = { .lock = TXN_LOOK, .items = items };
 	int r;
 
@@ -250,7 +259,7 @@ static int explain_refusals(PGconn *conn, const struct renewal *renewal, int64_t
 				.ttl = renewal->ttl,
 			};
 	}
-	r = txn.n > 0 ? run_txn(conn, &txn, timeout, reterr) : 0;
+	r = run_txn(conn, &txn, timeout, reterr);
 	for (size_t i = 0, k = 0; r == 0 && i < renewal->n; i++) {
 		int *result = &renewal->results[renewal->tokens[i] - renewal->first];
 
@@ -282,6 +291,7 @@ static int renew_once(PGconn *conn, struct renewal *renewal, int64_t limit,
 static int renew(PGconn *conn, struct renewal *renewal, int64_t timeout, struct lease_error *reterr)
 {
 	int64_t limit = effective_timeout(timeout > 0 ? timeout : renewal->ttl);
+	size_t refused;
 	int r;
 
 	for (size_t i = 0; i < renewal->n; i++)
@@ -294,7 +304,15 @@ static int renew(PGconn *conn, struct renewal *renewal, int64_t timeout, struct 
 		renewal->strict = false;
 		r = renew_once(conn, renewal, limit, reterr);
 	}
-	return r < 0 ? r : explain_refusals(conn, renewal, limit, reterr);
+	if (r < 0)
+		return r;
+	refused = count_refused(renewal);
+	if (refused > 0)
+		r = explain_refusals(conn, renewal, refused, limit, reterr);
+	/* those that were renewed stay so */
+	if (r < 0 && refused < renewal->n && reterr)
+		reterr->outcome_unknown = true;
+	return r;
 }
 
 int lease_renew_lease(PGconn *conn, const struct lease_token *token, int64_t ttl, int64_t timeout,

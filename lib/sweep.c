@@ -724,15 +724,15 @@ static enum activity choose(struct lease_sweep *sweep, int64_t now)
 	return sweep->scan;
 }
 
-/* Begins the next activity. False: there is nothing to do now. */
-static bool begin(struct lease_sweep *sweep, PGconn *conn, int64_t now)
+/* Begins the next activity. 1: begun, 0: there is nothing to do now, negative: an error. */
+static int begin(struct lease_sweep *sweep, PGconn *conn, int64_t now, struct lease_error *reterr)
 {
 	struct operation operation;
 
 	sweep->activity = choose(sweep, now);
 	switch (sweep->activity) {
 	case IDLE:
-		return false;
+		return 0;
 	case CHECKING:
 		operation = database_check_operation(&sweep->check);
 		break;
@@ -748,15 +748,14 @@ static bool begin(struct lease_sweep *sweep, PGconn *conn, int64_t now)
 		break;
 	case CLOSING:
 		if (sweep->n_ranges == 0 && !gather_chunk(sweep, now)) {
-			sweep->retry_at = now + RETRY_FAILED_MAX;
 			sweep->activity = IDLE;
-			return false;
+			return lease_error_set(reterr, LEASE_E_MEMORY, "out of memory");
 		}
 		operation = begin_range(sweep);
 		break;
 	}
 	pump_start(&sweep->pump, conn, operation);
-	return true;
+	return 1;
 }
 
 static void complete(struct lease_sweep *sweep)
@@ -797,11 +796,15 @@ int lease_sweep_poll(struct lease_sweep *sweep, PGconn *conn, struct lease_error
 {
 	for (;;) {
 		struct lease_error error;
-		int r;
+		int r = 1;
 
-		if (sweep->activity == IDLE && !begin(sweep, conn, clock_monotonic()))
-			return 0;
-		r = pump_poll(&sweep->pump, &error);
+		if (sweep->activity == IDLE) {
+			r = begin(sweep, conn, clock_monotonic(), &error);
+			if (r == 0)
+				return 0;
+		}
+		if (r > 0)
+			r = pump_poll(&sweep->pump, &error);
 		if (r > 0)
 			return r;
 		if (r == 0) {
