@@ -1119,13 +1119,13 @@ static int value_read(struct reader *reader, struct section *section, const stru
 	fault = text_fault(reader);
 	if (fault)
 		return refuse_value(reader, section, key, event_mark(reader), fault);
+	if (key->type == TYPE_METRICS_FILE)
+		return metrics_file_read(reader, section);
 	assert(database); /* only a database has keys of these types */
 	if (key->type == TYPE_NAME)
 		return name_read(reader, section, database);
 	if (key->type == TYPE_CONNINFO)
 		return conninfo_read(reader, section, database);
-	if (key->type == TYPE_METRICS_FILE)
-		return metrics_file_read(reader, section);
 	return password_file_read(reader, section, database);
 }
 

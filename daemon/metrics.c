@@ -226,7 +226,7 @@ static void begin_line(FILE *file, const char *name, const char *suffix,
 {
 	fprintf(file, "%s%s{database=\"", name, suffix);
 	write_escaped(file, sample->counters->database);
-	if (label) {
+	if (value) {
 		fprintf(file, "\",%s=\"", label);
 		write_escaped(file, value);
 	}
@@ -473,7 +473,7 @@ static size_t measure_counters(void *arg, struct metrics_sample *samples, size_t
 static struct metrics_sample *take_samples(struct metrics_source source, size_t *ret_n)
 {
 	size_t n = source.measure(source.arg, NULL, 0);
-	struct metrics_sample *samples = calloc(n, sizeof(*samples));
+	struct metrics_sample *samples = n > 0 ? calloc(n, sizeof(*samples)) : NULL;
 
 	*ret_n = samples ? n : 0;
 	if (samples)

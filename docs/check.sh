@@ -125,9 +125,9 @@ check_metrics() {
 	for name in $(comm -13 <(echo "$there") <(metrics_in $page $rules)); do
 		fault "$page or $rules: there is no metric $name"
 	done
-	for name in $(sed -n 's/^ *- alert: //p' $rules); do
+	while read -r name; do
 		grep -q "^|.*\`$name\`.*|" $page || fault "$page: the alert $name is missing"
-	done
+	done < <(sed -n 's/^ *- alert: //p' $rules)
 }
 
 check_cases() {

@@ -43,9 +43,9 @@ only_fields_that_are_sent_are_filled_in() {
 
 manual_pages_are_there() {
 	local page
-	for page in $(sed -nE 's/^Documentation: man:(.*)\((.)\)$/\1.\2/p' $catalogue | sort -u); do
+	while read -r page; do
 		[ -e "docs/man/$page" ] || { echo "there is no $page"; return 1; }
-	done
+	done < <(sed -nE 's/^Documentation: man:(.*)\((.)\)$/\1.\2/p' $catalogue | sort -u)
 }
 
 journalctl_takes_it() {
