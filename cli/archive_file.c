@@ -78,7 +78,7 @@ static void hash_take_text(EVP_MD_CTX *hash, char ret[ARCHIVE_DIGEST_SIZE])
 	unsigned char digest[32];
 
 	hash_take(hash, digest);
-	for (int i = 0; i < 32; i++)
+	for (size_t i = 0; i < sizeof(digest); i++)
 		snprintf(ret + 2 * i, 3, "%02x", digest[i]);
 }
 
@@ -517,7 +517,7 @@ static int deflate_bytes(struct archive_writer *writer, const char *bytes, size_
 {
 	static unsigned char out[CHUNK];
 	z_stream *stream = &writer->stream;
-	int r;
+	int r = 0;
 
 	stream->next_in = (unsigned char *)bytes; /* zlib only reads */
 	stream->avail_in = (unsigned)n;

@@ -417,7 +417,7 @@ static int show_story(struct shown *shown, const char *path, const struct json_v
 	archive_summary_done(&summary);
 	if (r == 0 && !story)
 		r = fail(EX_NOINPUT, "%s: does not hold run %s", path, shown->run_id);
-	if (r == 0) {
+	if (r == 0 && story) {
 		story->history->now = time_of(header, "created_at");
 		if (story->n_executions > 1)
 			qsort(story->executions, story->n_executions, sizeof(*story->executions),
