@@ -116,8 +116,8 @@ NOT_UNDER_VALGRIND := store/test_clock store/test_property store/test_races
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .PHONY: all lib daemon cli examples tests demo check bench torture model property service-check \
-	service-check-deb dist deb fresh fuzz fuzzers valgrind demo-run check-run bench-run torture-run \
-	model-run property-run valgrind-run races races-run pages format lint install uninstall clean \
+	service-check-deb dist deb fresh fuzz fuzzers valgrind coverage demo-run check-run bench-run \
+	torture-run model-run property-run valgrind-run races races-run pages format lint install uninstall clean \
 	help FORCE
 
 all: lib daemon cli examples	## library, daemon, command line and examples (the default)
@@ -136,6 +136,13 @@ fuzz:	## random input for the parsers, by clang's libFuzzer: TIME=600 seconds ea
 valgrind:	## the store and daemon tests, daemons included, under valgrind (takes long): TESTS
 	@LEASE_BUILD='$(O)' bash tests/prepare.sh hardening
 	@$(MAKE) --no-print-directory TESTS='$(or $(TESTS),store daemon)' valgrind-run
+
+coverage:	## which lines the tests reach, with gcovr; fails below 95 % of the library (takes long)
+	@LEASE_BUILD='$(O)' bash tests/prepare.sh hardening
+	@TEST_TIMEOUT=3600 $(MAKE) --no-print-directory BUILD='$(BUILD)/coverage' \
+		CFLAGS='-O0 -g --coverage -fprofile-update=atomic' \
+		TESTS='$(or $(TESTS),unit store fuzz cli daemon)' check-run
+	@exec bash tests/coverage.sh '$(BUILD)/coverage'
 
 # The packages are looked for only by the second make, after prepare.sh brought them.
 demo check bench torture model property races:
