@@ -88,9 +88,9 @@ static int print_general_help(const struct command *const *commands)
 	for (size_t i = 0; i < COMMON_COUNT; i++)
 		print_option(&common_options[i]);
 	puts("\nExit codes: 0 done, 64 usage, 65 refused, 66 no such run, 69 no connection,\n"
-	     "70 fault of server or program, 71 no memory, 74 output not written, 75 try again,\n"
-	     "76 lease lost, 77 no permission, 78 wrong configuration or schema; exec: its\n"
-	     "command's, 126 or 127 if that cannot be executed.");
+	     "70 fault of server or program, 71 no memory, 73 file not made, 74 output not written,\n"
+	     "75 try again, 76 lease lost, 77 no permission, 78 wrong configuration or schema;\n"
+	     "exec: its command's, 126 or 127 if that cannot be executed.");
 	return 0;
 }
 

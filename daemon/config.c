@@ -1258,6 +1258,31 @@ static int order_check(struct reader *reader, const struct section *section, enu
 		      may_be_equal ? "at least" : "more than", keys[smaller].name, small_text);
 }
 
+/* Every worker must be able to renew within the grace. Refused at that key of the two that stands here. */
+static int amnesty_check(struct reader *reader, const struct section *section,
+			 const struct config_sweep *sweep)
+{
+	char after[32];
+	char grace[32];
+
+	if (sweep->amnesty_grace_us >= 3 * sweep->amnesty_after_us)
+		return 0;
+	duration_format(sweep->amnesty_after_us, after, sizeof(after));
+	duration_format(sweep->amnesty_grace_us, grace, sizeof(grace));
+	if (written(section, KEY_AMNESTY_AFTER) && !written(section, KEY_AMNESTY_GRACE))
+		return refuse(
+			reader, section->marks[KEY_AMNESTY_AFTER], section,
+			keys[KEY_AMNESTY_AFTER].name,
+			"%s is too large; allowed: at most a third of amnesty_grace, which is "
+			"%s, so that every worker can renew within it",
+			after, grace);
+	return refuse(reader, section->marks[KEY_AMNESTY_GRACE], section,
+		      keys[KEY_AMNESTY_GRACE].name,
+		      "%s is too small; allowed: at least three times amnesty_after, which is %s, "
+		      "so that every worker can renew within it",
+		      grace, after);
+}
+
 /* The rules between the values of one sweep, at the top level or of a database. */
 static int sweep_check(struct reader *reader, const struct section *section,
 		       const struct config_sweep *sweep)
@@ -1270,20 +1295,10 @@ static int sweep_check(struct reader *reader, const struct section *section,
 			      "%d has no meaning under policy %s; allowed: a number above 0 under "
 			      "policy requeue only",
 			      sweep->max_lease_losses, word_name(policy_words, (int)sweep->policy));
-	if (sweep->amnesty_grace_us < 3 * sweep->amnesty_after_us)
-		return refuse(
-			reader,
-			section->marks[written(section, KEY_AMNESTY_GRACE) ||
-						       !written(section, KEY_AMNESTY_AFTER)
-					       ? KEY_AMNESTY_GRACE
-					       : KEY_AMNESTY_AFTER],
-			section, keys[KEY_AMNESTY_GRACE].name,
-			"%g s is too short for an amnesty_after of %g s; allowed: three times "
-			"amnesty_after and more, so that every worker can renew within it",
-			(double)sweep->amnesty_grace_us / 1e6,
-			(double)sweep->amnesty_after_us / 1e6);
-	error = order_check(reader, section, KEY_LOCK_TIMEOUT, sweep->lock_timeout_us,
-			    KEY_STATEMENT_TIMEOUT, sweep->statement_timeout_us, false);
+	error = amnesty_check(reader, section, sweep);
+	if (!error)
+		error = order_check(reader, section, KEY_LOCK_TIMEOUT, sweep->lock_timeout_us,
+				    KEY_STATEMENT_TIMEOUT, sweep->statement_timeout_us, false);
 	if (!error)
 		error = order_check(reader, section, KEY_STATEMENT_TIMEOUT,
 				    sweep->statement_timeout_us, KEY_NETWORK_TIMEOUT,

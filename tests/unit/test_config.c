@@ -266,6 +266,12 @@ static void rules_between_keys(void **state)
 	refused(DATABASE "reconnect_max: 100ms\n",
 		"t.yaml:4:16: reconnect_max: 100ms is too small; allowed: at least reconnect_min, "
 		"which is 200ms");
+	refused(DATABASE "amnesty_after: 30s\n",
+		"t.yaml:4:16: amnesty_after: 30s is too large; allowed: at most a third of "
+		"amnesty_grace, which is 1m, so that every worker can renew within it");
+	refused(DATABASE "    amnesty_grace: 10s\n",
+		"t.yaml:4:20: databases[1].amnesty_grace: 10s is too small; allowed: at least three "
+		"times amnesty_after, which is 5s, so that every worker can renew within it");
 }
 
 static void databases_and_names(void **state)
