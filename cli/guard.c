@@ -434,9 +434,10 @@ enum guard_news guard_read(const struct guard *guard, int *ret_value)
 	struct message message;
 	ssize_t length;
 
+	/* a reset says that the guard left with an order unread; what it sent before is still there */
 	do
 		length = recv(guard->socket, &message, sizeof(message), MSG_DONTWAIT);
-	while (length < 0 && errno == EINTR);
+	while (length < 0 && (errno == EINTR || errno == ECONNRESET));
 	if (length == (ssize_t)sizeof(message)) {
 		*ret_value = message.value;
 		return (enum guard_news)message.kind;

@@ -4,9 +4,11 @@
  */
 #include "worker.h"
 
+#include <sys/socket.h>
 #include <sysexits.h>
 
 #include "cluster.h"
+#include "guard.h"
 
 static struct cluster cluster; /* of its own: it is stopped */
 
@@ -67,6 +69,28 @@ static void leasectl_stopped_ends_all_at_the_leases_end(void **state)
 	said(&process, "its lease is lost");
 	assert_sql(s->admin, "1",
 		   "select count(*) from lease.run_attempts where finished_at is null");
+}
+
+/* The guard leaves when all is over, whatever order is on its way to it. */
+static void news_are_heard_though_an_order_was_not(void **state)
+{
+	struct {
+		int32_t kind, value;
+		int64_t time;
+	} news = { .kind = GUARD_UNRENEWED, .value = 9 };
+	struct guard guard;
+	int sockets[2], value = 0;
+
+	(void)state;
+	assert_int_equal(0, socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets));
+	guard = (struct guard){ .socket = sockets[0] };
+	guard_answer(guard.socket);
+	assert_int_equal(sizeof(news), send(sockets[1], &news, sizeof(news), 0));
+	close(sockets[1]);
+	assert_int_equal(GUARD_UNRENEWED, guard_read(&guard, &value));
+	assert_int_equal(9, value);
+	assert_int_equal(GUARD_GONE, guard_read(&guard, &value));
+	close(sockets[0]);
 }
 
 static void a_killed_guard_ends_all_and_releases_the_run(void **state)
@@ -174,6 +198,7 @@ int main(void)
 		worker_test(leasectl_killed_ends_all_below_it),
 		worker_test(leasectl_killed_gives_no_grace_past_the_lease),
 		worker_test(leasectl_stopped_ends_all_at_the_leases_end),
+		cmocka_unit_test(news_are_heard_though_an_order_was_not),
 		worker_test(a_killed_guard_ends_all_and_releases_the_run),
 		worker_test(a_stopped_database_stops_the_command_and_a_refusal_ends_it),
 		worker_test(a_granted_renewal_continues_the_command),
