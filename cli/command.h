@@ -1,8 +1,8 @@
 /*
- * What a command is: a row of main.c's table with its options and a function.
+ * What a command is: a row of the table in commands.c with its options and a function.
  *
  * To add one: write its file with a `const struct command command_NAME`, declare it below, and name
- * it in main.c's table; parsing, checks, `--help` and the list of commands follow from there.
+ * it in the table of commands.c; parsing, checks, `--help` and the list of commands follow from there.
  */
 #ifndef LEASE_CLI_COMMAND_H
 #define LEASE_CLI_COMMAND_H
@@ -61,6 +61,8 @@ struct context {
 	struct connection_source source;
 	struct output output;
 };
+
+extern const struct command *const command_table[]; /* ends with NULL */
 
 extern const struct command command_migrate;
 extern const struct command command_status;

@@ -15,28 +15,6 @@
 #include "arguments.h"
 #include "failure.h"
 
-/* clang-format off */
-static const struct command *const commands[] = {
-	&command_migrate,
-	&command_submit,
-	&command_cancel,
-	&command_resume,
-	&command_release,
-	&command_exec,
-	&command_work,
-	&command_status,
-	&command_runs,
-	&command_history,
-	&command_explain,
-	&command_events,
-	&command_content,
-	&command_sweep,
-	&command_audit,
-	&command_archive,
-	NULL,
-};
-/* clang-format on */
-
 /*
  * With standard output closed, the next file or socket that is opened would be taken for it. A
  * stand-in that cannot be read or written keeps the number and the error.
@@ -70,7 +48,7 @@ int main(int argc, char **argv)
 	signal(SIGPIPE, SIG_IGN);
 	/* messages stay English, numbers and sorting the program's own */
 	setlocale(LC_CTYPE, "");
-	r = arguments_parse(argc, argv, commands, &context);
+	r = arguments_parse(argc, argv, command_table, &context);
 	if (r == ARGUMENTS_RUN)
 		r = context.command->run(&context);
 	r = finish_output(&context.output, r);

@@ -16,14 +16,6 @@
 
 enum { WORDS_MAX = 64 };
 
-/* clang-format off */
-static const struct command *const commands[] = {
-	&command_migrate, &command_submit, &command_cancel, &command_resume, &command_release,
-	&command_exec, &command_work, &command_status, &command_runs, &command_history,
-	&command_explain, &command_events, &command_content, &command_sweep, &command_audit, &command_archive, NULL,
-};
-/* clang-format on */
-
 static bool runs(const struct command *command)
 {
 	return command != &command_exec && command != &command_work &&
@@ -53,7 +45,7 @@ static int run(int argc, char **argv)
 {
 	struct context context;
 	const char *given;
-	int r = arguments_parse(argc, argv, commands, &context);
+	int r = arguments_parse(argc, argv, command_table, &context);
 
 	must(r == ARGUMENTS_RUN || r == 0 || r == EX_USAGE);
 	if (r == ARGUMENTS_RUN && runs(context.command)) {
