@@ -171,10 +171,7 @@ static void add_renewal_of_many(struct renewal *renewal, struct batch *batch)
 	}
 	batch_add(batch, lease_sql_begin);
 	batch_add(batch, lease_sql_settings);
-	bind_milliseconds(batch, renewal->statement_timeout);
-	bind_milliseconds(batch, renewal->statement_timeout);
-	bind_text(batch, NULL);
-	bind_text(batch, "on");
+	bind_settings(batch, renewal->statement_timeout, renewal->statement_timeout, NULL, true);
 	renewal->statement = batch->n;
 	batch_add(batch, lease_sql_renew_many);
 	for (size_t i = 0; i < 4; i++)

@@ -79,6 +79,15 @@ void bind_milliseconds(struct batch *batch, int64_t microseconds)
 	bind_int(batch, milliseconds < 1 ? 1 : milliseconds > INT32_MAX ? INT32_MAX : milliseconds);
 }
 
+void bind_settings(struct batch *batch, int64_t statement_timeout, int64_t lock_timeout,
+		   const char *notify, bool hash_joins)
+{
+	bind_milliseconds(batch, statement_timeout);
+	bind_milliseconds(batch, lock_timeout);
+	bind_text(batch, notify);
+	bind_text(batch, hash_joins ? "on" : "off");
+}
+
 void batch_done(struct batch *batch)
 {
 	for (int i = 0; i < batch->n; i++)

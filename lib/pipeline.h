@@ -36,6 +36,9 @@ struct batch {
 void batch_add(struct batch *batch, const char *sql);
 void bind_text(struct batch *batch, const char *value); /* borrowed until the batch is sent */
 void bind_int(struct batch *batch, int64_t value);
+/* The parameters of settings.sql. */
+void bind_settings(struct batch *batch, int64_t statement_timeout, int64_t lock_timeout,
+		   const char *notify, bool hash_joins);
 void bind_milliseconds(struct batch *batch, int64_t microseconds); /* rounded up, 1 to 2^31 - 1 */
 void batch_done(struct batch *batch);
 

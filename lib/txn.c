@@ -45,10 +45,7 @@ static void add_begin(struct txn *txn, struct batch *batch)
 {
 	add(txn, batch, ROLE_OTHER, lease_sql_begin);
 	add(txn, batch, ROLE_OTHER, lease_sql_settings);
-	bind_milliseconds(batch, txn->statement_timeout);
-	bind_milliseconds(batch, txn->lock_timeout);
-	bind_text(batch, txn->notify);
-	bind_text(batch, "off");
+	bind_settings(batch, txn->statement_timeout, txn->lock_timeout, txn->notify, false);
 }
 
 static void add_lock(struct txn *txn, struct batch *batch)
