@@ -639,6 +639,8 @@ static int archive_or_plan(struct archive *archive, const struct context *contex
 	bool dry_run = values[ARCHIVE_DRY_RUN].given;
 	int r = 0;
 
+	archive->last_finished_at = xstrdup("-infinity");
+	archive->last_run_id = xstrdup("");
 	if (values[ARCHIVE_TO].given)
 		r = archive_folder_open(values[ARCHIVE_TO].text, &archive->folder);
 	if (r == 0)
@@ -665,20 +667,15 @@ static int run_archive(struct context *context)
 		.tenant_id = values[ARCHIVE_TENANT].text,
 		.batch = values[ARCHIVE_BATCH].given ? values[ARCHIVE_BATCH].number : BATCH_DEFAULT,
 		.limit = values[ARCHIVE_LIMIT].given ? values[ARCHIVE_LIMIT].number : INT64_MAX,
-		.last_finished_at = xstrdup("-infinity"),
-		.last_run_id = xstrdup(""),
 		.shows_progress = isatty(STDERR_FILENO) == 1,
 	};
 	int r = check_options(context);
 
-	if (r == 0 && values[ARCHIVE_SHOW].given)
-		r = archive_show(&context->output, values[ARCHIVE_SHOW].text,
-				 values[ARCHIVE_RUN].text);
-	if (r || values[ARCHIVE_SHOW].given) {
-		free(archive.last_finished_at);
-		free(archive.last_run_id);
+	if (r)
 		return r;
-	}
+	if (values[ARCHIVE_SHOW].given)
+		return archive_show(&context->output, values[ARCHIVE_SHOW].text,
+				    values[ARCHIVE_RUN].text);
 	catch_signals();
 	return archive_or_plan(&archive, context);
 }

@@ -267,6 +267,15 @@ static void start_archive(struct process *process, const char *to)
 	start(process, "archive", "--older-than", "90d", "--to", to, "--batch", "2");
 }
 
+/* A history of `n` old runs, and an archive that has exported its first batch and removed nothing. */
+static void start_until_removal(struct process *process, int n)
+{
+	make_history(n);
+	hold_removals();
+	start_archive(process, folder);
+	wait_at("remove_runs");
+}
+
 static void killed_while_it_writes(void **state)
 {
 	struct process process;
@@ -294,10 +303,7 @@ static void killed_before_it_removes(void **state)
 	struct process process;
 
 	(void)state;
-	make_history(4);
-	hold_removals();
-	start_archive(&process, folder);
-	wait_at("remove_runs");
+	start_until_removal(&process, 4);
 	assert_int_equal(count_files(".jsonl.gz"), 1);
 	kill_it(&process);
 	sql(s->other, "rollback");
@@ -371,10 +377,7 @@ static void a_signal_stops_it_behind_a_batch(void **state)
 	struct process process;
 
 	(void)state;
-	make_history(6);
-	hold_removals();
-	start_archive(&process, folder);
-	wait_at("remove_runs");
+	start_until_removal(&process, 6);
 	process_signal(&process, SIGTERM);
 	sql(s->other, "rollback");
 	ends_with(EX_TEMPFAIL, &process);
@@ -402,10 +405,7 @@ static void a_run_that_changed_since_the_export_stays(void **state)
 	struct process process;
 
 	(void)state;
-	make_history(2);
-	hold_removals();
-	start_archive(&process, folder);
-	wait_at("remove_runs");
+	start_until_removal(&process, 2);
 	sql(s->admin, "insert into lease.run_events (kind, run_id) values ('cancel_requested', "
 		      "'old-2'); insert into kept.run_events select * from lease.run_events where "
 		      "event_id not in (select event_id from kept.run_events)");
@@ -442,10 +442,7 @@ static void two_at_once_do_no_harm(void **state)
 	char *other_folder = test_tmpdir(), *script;
 
 	(void)state;
-	make_history(4);
-	hold_removals();
-	start_archive(&first, folder);
-	wait_at("remove_runs");
+	start_until_removal(&first, 4);
 	archive(EX_TEMPFAIL);
 	said(&ran, "another leasectl archive writes to it: try again");
 	start_archive(&second, other_folder);
@@ -512,10 +509,7 @@ static void a_damaged_file_in_the_way_stops_it(void **state)
 	struct process process;
 
 	(void)state;
-	make_history(2);
-	hold_removals();
-	start_archive(&process, folder);
-	wait_at("remove_runs");
+	start_until_removal(&process, 2);
 	kill_it(&process);
 	sql(s->other, "rollback");
 	wait_gone();
