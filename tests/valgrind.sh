@@ -4,8 +4,8 @@
 #   valgrind.sh PROGRAM…      `make valgrind` calls it
 #
 # It fails when a test fails, or when memcheck saw an error or a leak in any process: whatever is
-# lost for certain, and what is lost with it. What it saw stays in LEASE_BUILD/valgrind. Suppressed
-# is only what stands in tests/valgrind.supp. A process that a test kills with SIGKILL says what it
+# lost for certain, and what is lost with it. What it saw stays in LEASE_BUILD/valgrind. Nothing
+# is suppressed. A process that a test kills with SIGKILL says what it
 # did wrong until then, and nothing of leaks.
 set -euo pipefail
 
@@ -24,7 +24,7 @@ others='*/postgres,*/psql,*/pgbouncer,*/pg_*,*/initdb,*/bash,*/sh,*/dash,*/sleep
 others+=',*/cat,*/env,*/rm,*/su,*/runuser,*/setpriv,*/timeout,*/python3*,*/journalctl,*/kill,*/ip'
 wrapper="valgrind --quiet --leak-check=full --show-leak-kinds=definite,indirect"
 wrapper+=" --errors-for-leak-kinds=definite,indirect --num-callers=24 --trace-children=yes"
-wrapper+=" --trace-children-skip=$others --suppressions=$here/valgrind.supp"
+wrapper+=" --trace-children-skip=$others"
 wrapper+=" --log-file=$logs/%p.log"
 status=0
 # It is twenty times slower: the deadline of a whole program stretches along.
