@@ -1,6 +1,8 @@
 /*
  * What the measurements stand on: options, figures, databases full of leases, load on connections.
  *
+ * The comparison with others (tests/peers/) stands on it, too.
+ *
  * A measurement is one function in a file of its own subject, listed in bench.c. It makes its
  * figures known through `figure`; nothing here judges them, because a bench is no test. Whatever
  * goes wrong (a statement, a connection, a count that is not right) ends the program with an error:
@@ -46,7 +48,17 @@ enum aim { NO_AIM, AT_LEAST, AT_MOST };
 void figure(const char *name, double value, const char *unit, enum aim aim, double bound,
 	    const char *what);
 
-/* Progress, on stderr: the table goes to stdout. */
+/* The table goes to stdout; `path` gets all of them, or is left as it is. */
+void figures_print(void);
+void figures_write(const char *path);
+
+/* Four significant digits, whole numbers whole. */
+const char *number_text(double value, char text[32]);
+
+/* The value of an option; ends the program when it is no number, or less than `min`. */
+long parse_count(const char *option, const char *text, long min);
+
+/* Progress, on stderr. */
 void progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void die(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
@@ -102,6 +114,11 @@ double clients_server_us(struct client clients[CLIENTS]); /* all of them togethe
 /* All clients repeat `step` for so long. Gives rows a second, and the rows themselves. */
 double clients_run(struct client clients[CLIENTS], long (*step)(struct client *), double seconds,
 		   long *ret_rows);
+
+/* -- sweeps ----------------------------------------------------------------------------------- */
+
+/* As the sample configuration has it, but for a limit that no run of the bench comes to. */
+void sweep_options(struct lease_sweep_options *options);
 
 /* -- the daemon ------------------------------------------------------------------------------- */
 

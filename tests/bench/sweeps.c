@@ -44,8 +44,7 @@ static void reopen(PGconn *conn)
 	    " WHERE status = 'pending'; COMMIT");
 }
 
-/* As the sample configuration has it, but for a limit that no run of the bench comes to. */
-static void choose_options(struct lease_sweep_options *options)
+void sweep_options(struct lease_sweep_options *options)
 {
 	lease_sweep_options_init(options);
 	options->policy = LEASE_POLICY_REQUEUE;
@@ -81,7 +80,7 @@ static struct rate time_sweep(PGconn *conn, long expired)
 	double server = server_us(conn);
 	int64_t began = clock_us();
 
-	choose_options(&options);
+	sweep_options(&options);
 	if (lease_reconcile_expired_leases(conn, &options, NULL, &figures, &error) != 0)
 		die("the sweep: %s", error.message);
 	check_closed("the sweep", (long)figures.closed, expired);
@@ -241,7 +240,7 @@ static void measure_locks(PGconn *conn, const char *conninfo)
 	long expired = expire_part(conn, 0);
 
 	probe.tokens = tokens;
-	choose_options(&options);
+	sweep_options(&options);
 	options.scan_page = 1000000;
 	options.orphan_interval = LEASE_DURATION_MAX;
 	if (lease_sweep_new(&options, NULL, &sweep, &error) != 0)

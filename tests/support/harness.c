@@ -290,15 +290,32 @@ char *test_database_create_empty(void)
 	return create_database("template0");
 }
 
+/* NULL: no database of the harness. */
+static const char *name_in(const char *conninfo)
+{
+	const char *found = conninfo ? strstr(conninfo, "dbname=lease_test_") : NULL;
+
+	return found ? found + strlen("dbname=") : NULL;
+}
+
+char *test_database_copy(const char *conninfo)
+{
+	const char *name = name_in(conninfo);
+
+	if (!name)
+		fail_at(__FILE__, __LINE__, "no database of the harness: \"%s\"", conninfo);
+	return create_database(name);
+}
+
 void test_database_drop(const char *conninfo)
 {
-	const char *name = conninfo ? strstr(conninfo, "dbname=lease_test_") : NULL;
+	const char *name = name_in(conninfo);
 	PGconn *admin;
 
 	if (!name)
 		return;
 	admin = connect_admin();
-	sql(admin, "drop database if exists %s with (force)", name + strlen("dbname="));
+	sql(admin, "drop database if exists %s with (force)", name);
 	PQfinish(admin);
 }
 

@@ -41,6 +41,9 @@ char *test_database_create(void);
 /* The same without any migration: no schema "lease". */
 char *test_database_create_empty(void);
 
+/* A copy of one of these, which must have no connection. */
+char *test_database_copy(const char *conninfo);
+
 /* Drops it now, also under open connections; NULL is fine. Does not free the string. */
 void test_database_drop(const char *conninfo);
 
