@@ -300,6 +300,8 @@ $(O)/tests/service/tree: all
 	@mkdir -p $(@D) && rm -rf '$@'
 	@$(MAKE) --no-print-directory install DESTDIR='$(abspath $@)' PREFIX=/usr \
 		>'$@.log' 2>&1 || { cat '$@.log' >&2; exit 1; }
+# It listens to what the library sends: tests/bench/verbs.c.
+$(O)/tests/bench/bench: private LDFLAGS += $(foreach f,PQsendQueryParams PQpipelineSync,-Wl,--wrap=$(f))
 $(O)/tests/bench/bench: $(O)/obj/tests/bench/bench.o $(O)/tests/bench.a $(TEST_ARCHIVES)
 	$(link_program) $(CMOCKA_LIBS) $(DAEMON_LIBS) $(LIBPQ_LIBS) -lm $(LDLIBS)
 

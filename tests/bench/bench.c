@@ -18,6 +18,8 @@
 static const struct measurement measurements[] = {
 	{ "renewals", "renewals of single leases and of many at once", measure_renewals },
 	{ "sweeps", "closing many expired leases, and how long rows stay locked", measure_sweeps },
+	{ "verbs", "claims and ends of runs, beside the same statements sent by pgbench",
+	  measure_verbs },
 	{ "detection", "from a lease's end to its attempt being closed by the daemon",
 	  measure_detection },
 	{ "storm", "very many leases over at once, workers beside it, two daemons", measure_storm },
@@ -99,6 +101,16 @@ static void parse_options(struct bench *bench, int argc, char **argv)
 		bench->history = bench->quick ? 100000 : 1000000;
 }
 
+/* What it took goes to stderr only: it is a matter of this program, not of what it measures. */
+static void run_measurement(struct bench *bench, const struct measurement *measurement)
+{
+	int64_t began = clock_us();
+
+	progress("%s: %s", measurement->name, measurement->what);
+	measurement->run(bench);
+	progress("%s: took %.1f s", measurement->name, (double)(clock_us() - began) / 1e6);
+}
+
 int main(int argc, char **argv)
 {
 	struct bench bench = { .history = -1 };
@@ -112,8 +124,7 @@ int main(int argc, char **argv)
 	       "closed ones behind them, of runs with random text ids");
 	for (int i = 0; i < MEASUREMENTS; i++)
 		if (!bench.only || strcmp(bench.only, measurements[i].name) == 0) {
-			progress("%s: %s", measurements[i].name, measurements[i].what);
-			measurements[i].run(&bench);
+			run_measurement(&bench, &measurements[i]);
 		}
 	PQfinish(bench.conn);
 	free(bench.conninfo);

@@ -12,6 +12,7 @@
 #define LEASE_BENCH_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "harness.h"
 #include "lease.h"
@@ -36,6 +37,7 @@ struct measurement {
 
 void measure_renewals(struct bench *bench);
 void measure_sweeps(struct bench *bench);
+void measure_verbs(struct bench *bench);
 void measure_detection(struct bench *bench);
 void measure_idle(struct bench *bench);
 void measure_storm(struct bench *bench);
@@ -90,19 +92,34 @@ void wait_alone(PGconn *conn);
 
 /* -- load ------------------------------------------------------------------------------------- */
 
-enum { CLIENTS = 8, BATCH = 100 };
+enum { CLIENTS = 8, BATCH = 100, LATENCIES_MAX = 200000 };
 
-/* One connection with the leases that it renews, over and over. */
+/* A lease longer than any run of the bench, in microseconds. */
+#define TTL (INT64_C(86400) * LEASE_SECOND)
+#define TTL_TEXT "86400000000"
+
+/* One connection with leases, and what it does with them. */
 struct client {
 	PGconn *conn;
 	const struct lease_token *tokens;
 	size_t n, next;
-	long (*step)(struct client *client); /* how many rows it wrote; it must not fail */
+	/* One thing, over and over: how many rows it wrote. It must not fail; 0 ends the client. */
+	long (*step)(struct client *client);
+	/*
+	 * A step every so many microseconds, each timed from when it was due, so that one that waits
+	 * makes those behind it late as well. 0: one after the other, and none is timed.
+	 */
+	int64_t pace_us;
+	/* of clients_run and client_start */
 	int64_t until;
+	atomic_bool stop;
+	pthread_t thread;
 	pthread_barrier_t *start;
 	/* what came of it */
 	long rows;
 	double seconds;
+	double *latency; /* milliseconds, of a paced one's first LATENCIES_MAX steps */
+	int calls;
 };
 
 /* Opens the connections and shares out the tokens, which stay the caller's. */
@@ -114,6 +131,26 @@ double clients_server_us(struct client clients[CLIENTS]); /* all of them togethe
 /* All clients repeat `step` for so long. Gives rows a second, and the rows themselves. */
 double clients_run(struct client clients[CLIENTS], long (*step)(struct client *), double seconds,
 		   long *ret_rows);
+/* One alone, beside whatever else goes on. */
+enum { FOR_EVER_S = 1000000 };
+void client_start(struct client *client, long (*step)(struct client *), double seconds);
+void client_stop(struct client *client);
+
+/* Steps: renewals by the library, single and BATCH at a time, … */
+long renew_lease(struct client *client);
+long renew_leases(struct client *client);
+/*
+ * … and the least that a database can do for one: an UPDATE of one row by its primary key, in a
+ * table of the same columns that has nothing else (no trigger, constraint or domain, no other index)
+ * and holds the open leases alone.
+ */
+void make_floor(PGconn *conn);
+long update_one(struct client *client);
+long update_many(struct client *client);
+
+/* For steps of one's own. */
+const struct lease_token *next_token(struct client *client);
+long execute(struct client *client, const char *statement, int n, const char *const *values);
 
 /* -- sweeps ----------------------------------------------------------------------------------- */
 

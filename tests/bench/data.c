@@ -1,5 +1,5 @@
 /*
- * Databases full of leases, and connections that work on them.
+ * Databases full of leases, and numbers.
  *
  * Ids are hashes of a counter, so two runs of the bench work on the same keys, scattered over the
  * whole range as random UUIDs are: the worst case for the indexes. The schema's own constraints look
@@ -160,83 +160,4 @@ double server_us(PGconn *conn)
 		die("%s cannot be read: the server must run on this machine", path);
 	close(fd);
 	return strtod(text, NULL) / 1000;
-}
-
-/* -- load ------------------------------------------------------------------------------------- */
-
-void clients_open(struct client clients[CLIENTS], const char *conninfo,
-		  const struct lease_token *tokens, size_t n)
-{
-	for (size_t i = 0; i < CLIENTS; i++) {
-		size_t from = n * i / CLIENTS, to = n * (i + 1) / CLIENTS;
-
-		clients[i] = (struct client){
-			.conn = test_connect(conninfo),
-			.tokens = tokens + from,
-			.n = to - from,
-		};
-	}
-}
-
-void clients_close(struct client clients[CLIENTS])
-{
-	for (int i = 0; i < CLIENTS; i++)
-		PQfinish(clients[i].conn);
-}
-
-void clients_set(struct client clients[CLIENTS], const char *setting)
-{
-	for (int i = 0; i < CLIENTS; i++)
-		sql(clients[i].conn, "SET %s", setting);
-}
-
-double clients_server_us(struct client clients[CLIENTS])
-{
-	double sum = 0;
-
-	for (int i = 0; i < CLIENTS; i++)
-		sum += server_us(clients[i].conn);
-	return sum;
-}
-
-static void *run_client(void *argument)
-{
-	struct client *client = argument;
-	int64_t began, now;
-
-	pthread_barrier_wait(client->start);
-	began = clock_us();
-	do {
-		client->rows += client->step(client);
-		now = clock_us();
-	} while (now < client->until);
-	client->seconds = (double)(now - began) / 1e6;
-	return NULL;
-}
-
-double clients_run(struct client clients[CLIENTS], long (*step)(struct client *), double seconds,
-		   long *ret_rows)
-{
-	pthread_t threads[CLIENTS];
-	pthread_barrier_t start;
-	double rate = 0;
-
-	*ret_rows = 0;
-	pthread_barrier_init(&start, NULL, CLIENTS);
-	for (int i = 0; i < CLIENTS; i++) {
-		clients[i].step = step;
-		clients[i].start = &start;
-		clients[i].rows = 0;
-		clients[i].until = clock_us() + (int64_t)(seconds * 1e6);
-		errno = pthread_create(&threads[i], NULL, run_client, &clients[i]);
-		if (errno)
-			die("starting a thread: %s", strerror(errno));
-	}
-	for (int i = 0; i < CLIENTS; i++) {
-		pthread_join(threads[i], NULL);
-		rate += (double)clients[i].rows / clients[i].seconds;
-		*ret_rows += clients[i].rows;
-	}
-	pthread_barrier_destroy(&start);
-	return rate;
 }

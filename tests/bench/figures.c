@@ -101,7 +101,7 @@ void figures_print(void)
 {
 	char number[32], bound[32], aim[48];
 
-	printf("\n%-25s %10s  %-9s  %-14s  %s\n", "figure", "value", "unit", "aim", "what it is");
+	printf("\n%-31s %10s  %-9s  %-14s  %s\n", "figure", "value", "unit", "aim", "what it is");
 	for (int i = 0; i < n_figures; i++) {
 		aim[0] = '\0';
 		if (figures[i].aim != NO_AIM)
@@ -109,7 +109,7 @@ void figures_print(void)
 				 figures[i].aim == AT_LEAST ? ">=" : "<=",
 				 number_text(figures[i].bound, bound),
 				 falls_short(i) ? " SHORT" : "");
-		printf("%-25s %10s  %-9s  %-14s  %s\n", figures[i].name,
+		printf("%-31s %10s  %-9s  %-14s  %s\n", figures[i].name,
 		       number_text(figures[i].value, number), figures[i].unit, aim,
 		       figures[i].what);
 	}

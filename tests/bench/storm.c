@@ -2,49 +2,18 @@
  * A storm: very many leases are over at once, beside as many that hold. What the real daemon does
  * then, how long workers wait beside it, and what a second daemon brings.
  *
- * The workers' side is paced, as workers are: a renewal and a claim every few milliseconds, each
- * timed from when it was due, so that a call that waits makes those behind it late as well. First
+ * The workers' side is paced, as workers are: a renewal and a claim every few milliseconds. First
  * they run alone, which gives the figures that those of the storm are compared with.
  */
-#include <errno.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "bench.h"
 
-#define PACE_US 5000
-#define TTL (INT64_C(86400) * LEASE_SECOND)
-enum { LATENCIES_MAX = 200000, SPARE_RUNS = 50000 };
+enum { PACE_US = 5000, SPARE_RUNS = 50000 };
 
-/* A connection that does one thing every PACE_US until it is told to stop. */
-struct worker {
-	PGconn *conn;
-	const struct lease_token *tokens;
-	size_t n, next;
-	void (*step)(struct worker *worker);
-	double latency[LATENCIES_MAX]; /* milliseconds */
-	int calls;
-	atomic_bool stop;
-	pthread_t thread;
-};
-
-static void renew_next(struct worker *worker)
-{
-	const struct lease_token *token = &worker->tokens[worker->next++ % worker->n];
-	struct lease_error error;
-	int r = lease_renew_lease(worker->conn, token, TTL, LEASE_TIMEOUT_DEFAULT, NULL, &error);
-
-	if (r != 0)
-		die("renewing %s: %s", token->run_id,
-		    r < 0 ? error.message : lease_refusal_name(r));
-}
-
-static void claim_next(struct worker *worker)
+static long claim_next(struct client *worker)
 {
 	struct lease_claim claim = { .ttl = TTL };
 	struct lease_grant grant;
@@ -57,46 +26,22 @@ static void claim_next(struct worker *worker)
 		r = lease_claim_next(worker->conn, &claim, &grant, &error);
 	if (r != 0)
 		die("claiming the next run: %s", r < 0 ? error.message : lease_refusal_name(r));
+	return 1;
 }
 
-static void *run_worker(void *argument)
+static void start_workers(struct client workers[2])
 {
-	struct worker *worker = argument;
-	int64_t due = clock_us();
-
-	while (!atomic_load(&worker->stop) && worker->calls < LATENCIES_MAX) {
-		int64_t ahead = due - clock_us();
-
-		if (ahead > 0)
-			nanosleep(&(struct timespec){ ahead / 1000000, ahead % 1000000 * 1000 },
-				  NULL);
-		worker->step(worker);
-		worker->latency[worker->calls++] = (double)(clock_us() - due) / 1000;
-		due += PACE_US;
-	}
-	return NULL;
+	client_start(&workers[0], renew_lease, FOR_EVER_S);
+	client_start(&workers[1], claim_next, FOR_EVER_S);
 }
 
-static void start_workers(struct worker *workers, int n)
+static void stop_workers(struct client workers[2])
 {
-	for (int i = 0; i < n; i++) {
-		workers[i].calls = 0;
-		atomic_store(&workers[i].stop, false);
-		errno = pthread_create(&workers[i].thread, NULL, run_worker, &workers[i]);
-		if (errno)
-			die("starting a thread: %s", strerror(errno));
-	}
+	client_stop(&workers[0]);
+	client_stop(&workers[1]);
 }
 
-static void stop_workers(struct worker *workers, int n)
-{
-	for (int i = 0; i < n; i++)
-		atomic_store(&workers[i].stop, true);
-	for (int i = 0; i < n; i++)
-		pthread_join(workers[i].thread, NULL);
-}
-
-static double p99(const struct worker *worker)
+static double p99(const struct client *worker)
 {
 	return percentile(worker->latency, worker->calls, 0.99);
 }
@@ -186,24 +131,24 @@ static void measure_daemons(struct bench *bench, long n)
 	       "the same by two daemons on one database / by one");
 }
 
-static void measure_beside(struct bench *bench, struct worker workers[2], long n)
+static void measure_beside(struct bench *bench, struct client workers[2], long n)
 {
 	double alone[2], beside[2];
 	struct process daemon;
 
 	progress("storm: workers alone");
-	start_workers(workers, 2);
+	start_workers(workers);
 	sleep(bench->quick ? 4 : 15);
-	stop_workers(workers, 2);
+	stop_workers(workers);
 	alone[0] = p99(&workers[0]);
 	alone[1] = p99(&workers[1]);
 
 	progress("storm: %ld leases are over at once", n);
 	make_storm(bench->conn, "storm", n);
-	start_workers(workers, 2);
+	start_workers(workers);
 	daemon_start(&daemon, bench->conn, bench->conninfo);
 	wait_until_closed(bench->conn);
-	stop_workers(workers, 2);
+	stop_workers(workers);
 	beside[0] = p99(&workers[0]);
 	beside[1] = p99(&workers[1]);
 	figure("storm_rss_kb", (double)proc_number(&daemon, "status", "\nVmHWM:"), "kB", AT_MOST,
@@ -231,16 +176,11 @@ void measure_storm(struct bench *bench)
 {
 	long n = bench->quick ? 20000 : 1000000;
 	struct bench own = { .quick = bench->quick, .open = n, .history = 0 };
-	struct worker *workers = calloc(2, sizeof(*workers));
+	struct client workers[2] = { { .pace_us = PACE_US }, { .pace_us = PACE_US } };
 	struct lease_token *tokens;
 
-	if (!workers)
-		die("out of memory");
 	need_database(&own);
-	tokens = read_tokens(own.conn, &workers[0].n);
-	workers[0].tokens = tokens;
-	workers[0].step = renew_next;
-	workers[1].step = claim_next;
+	workers[0].tokens = tokens = read_tokens(own.conn, &workers[0].n);
 	for (int i = 0; i < 2; i++)
 		workers[i].conn = test_connect(own.conninfo);
 	sql(own.conn,
@@ -248,11 +188,12 @@ void measure_storm(struct bench *bench)
 	    "FROM generate_series(1, %d) i",
 	    SPARE_RUNS);
 	measure_beside(&own, workers, n);
-	for (int i = 0; i < 2; i++)
+	for (int i = 0; i < 2; i++) {
 		PQfinish(workers[i].conn);
+		free(workers[i].latency);
+	}
 	measure_daemons(&own, bench->quick ? 10000 : 100000);
 	free(tokens);
-	free(workers);
 	PQfinish(own.conn);
 	test_database_drop(own.conninfo);
 	free(own.conninfo);
