@@ -20,6 +20,7 @@ static const struct measurement measurements[] = {
 	{ "sweeps", "closing many expired leases, and how long rows stay locked", measure_sweeps },
 	{ "verbs", "claims and ends of runs, beside the same statements sent by pgbench",
 	  measure_verbs },
+	{ "growth", "the same work with more and more closed attempts behind", measure_growth },
 	{ "detection", "from a lease's end to its attempt being closed by the daemon",
 	  measure_detection },
 	{ "storm", "very many leases over at once, workers beside it, two daemons", measure_storm },
@@ -123,9 +124,8 @@ int main(int argc, char **argv)
 	figure("closed_attempts", (double)bench.history, "", NO_AIM, 0,
 	       "closed ones behind them, of runs with random text ids");
 	for (int i = 0; i < MEASUREMENTS; i++)
-		if (!bench.only || strcmp(bench.only, measurements[i].name) == 0) {
+		if (!bench.only || strcmp(bench.only, measurements[i].name) == 0)
 			run_measurement(&bench, &measurements[i]);
-		}
 	PQfinish(bench.conn);
 	free(bench.conninfo);
 	figures_print();

@@ -38,6 +38,7 @@ struct measurement {
 void measure_renewals(struct bench *bench);
 void measure_sweeps(struct bench *bench);
 void measure_verbs(struct bench *bench);
+void measure_growth(struct bench *bench);
 void measure_detection(struct bench *bench);
 void measure_idle(struct bench *bench);
 void measure_storm(struct bench *bench);
@@ -46,7 +47,7 @@ void measure_storm(struct bench *bench);
 
 enum aim { NO_AIM, AT_LEAST, AT_MOST };
 
-/* `name` is the key in the JSON file and must not change lightly; all strings are literals. */
+/* `name` is the key in the JSON file and must not change lightly; the strings are kept. */
 void figure(const char *name, double value, const char *unit, enum aim aim, double bound,
 	    const char *what);
 
@@ -77,6 +78,21 @@ void need_database(struct bench *bench);
 
 /* `n` runs with an open attempt each, named after `name`; the leases last `ttl` (an SQL expression). */
 void open_leases(PGconn *conn, const char *name, long n, const char *ttl);
+/* The same with run ids that grow with time, from now on. */
+void open_ordered_leases(PGconn *conn, long n, const char *ttl);
+
+/* A history for a database: `closed` attempts, the only ones of as many runs that are completed. */
+struct filling {
+	PGconn *conn;
+	enum run_ids { RANDOM_IDS, ORDERED_IDS } ids;
+	long closed;
+};
+
+/* Fills several databases at the same time. */
+void fill_histories(const struct filling *fillings, int n);
+
+/* After filling: what autovacuum would come for in mid-measurement, and dirty pages. */
+void settle(PGconn *conn);
 
 /* The fencing tokens of all open attempts, in random order; to be freed by the caller. */
 struct lease_token *read_tokens(PGconn *conn, size_t *ret_n);

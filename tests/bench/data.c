@@ -3,8 +3,8 @@
  *
  * Ids are hashes of a counter, so two runs of the bench work on the same keys, scattered over the
  * whole range as random UUIDs are: the worst case for the indexes. The schema's own constraints look
- * at all of it but for one trigger: attempts that are born closed are what a history is made of
- * here, and what lease.attempt_born_open exists to refuse.
+ * at all of it; its triggers are switched off meanwhile. They cost most of the time, and one of them
+ * refuses attempts that are born closed, which is what a history is made of here.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -62,39 +62,158 @@ double percentile(const double *values, int n, double share)
 
 /* -- databases -------------------------------------------------------------------------------- */
 
-/* `n` runs that were completed by their first attempt, a day ago. */
-static void make_history(PGconn *conn, long n)
+/*
+ * What a filling does about the schema's own guards: foreign keys are not looked at, since both sides
+ * come from one formula, and the triggers that fire nevertheless are switched off until it is done.
+ */
+#define FILLING_BEGINS                                                                             \
+	"BEGIN; SET LOCAL session_replication_role = replica; "                                    \
+	"CREATE TEMP TABLE guards ON COMMIT DROP AS "                                              \
+	"SELECT format('ALTER TABLE %%s %%%%s TRIGGER %%I', tgrelid::regclass, tgname) AS alter "  \
+	"  FROM pg_trigger WHERE NOT tgisinternal AND tgenabled = 'A' "                            \
+	"   AND tgrelid IN ('lease.runs'::regclass, 'lease.run_attempts'::regclass); "             \
+	"DO $$ DECLARE alter text; BEGIN FOR alter IN SELECT g.alter FROM guards g LOOP "          \
+	"EXECUTE format(alter, 'DISABLE'); END LOOP; END $$; "
+#define FILLING_ENDS                                                                               \
+	"; DO $$ DECLARE alter text; BEGIN FOR alter IN SELECT g.alter FROM guards g LOOP "        \
+	"EXECUTE format(alter, 'ENABLE ALWAYS'); END LOOP; END $$; COMMIT"
+
+/* SQL for the run id of number i: a hash, … */
+static char *random_id(const char *name)
 {
-	/* foreign keys are not looked at either, since both sides come from one formula */
-	sql(conn, "SET session_replication_role = replica");
-	sql(conn, "ALTER TABLE lease.run_attempts DISABLE TRIGGER attempt_born_open");
+	char *id;
+
+	if (asprintf(&id, "md5('%s ' || i)::uuid::text", name) < 0)
+		die("out of memory");
+	return id;
+}
+
+/* … a hash behind the place that i has among n over the whole range, … */
+static char *spread_id(long n)
+{
+	char *id;
+
+	if (asprintf(&id,
+		     "(lpad(to_hex(i * (4294967295 / %ld)), 8, '0') || "
+		     "substr(md5('closed ' || i), 9))::uuid::text",
+		     n) < 0)
+		die("out of memory");
+	return id;
+}
+
+/* … or like a UUID of version 7, which begins with a time. */
+static char *ordered_id(const char *time)
+{
+	char *id;
+
+	if (asprintf(&id,
+		     "(lpad(to_hex((extract(epoch FROM %s) * 1000)::int8), 12, '0') || '7' || "
+		     "substr(md5(i::text), 1, 19))::uuid::text",
+		     time) < 0)
+		die("out of memory");
+	return id;
+}
+
+/*
+ * Runs that were completed by their first attempt, one every 10 ms until yesterday. They come in the
+ * order of their ids, so that the indexes grow page after page; random ids are spread over the whole
+ * range.
+ */
+static char *history_text(const struct filling *filling)
+{
+	char *id = filling->ids == RANDOM_IDS ? spread_id(filling->closed) : ordered_id("t"), *text;
+
+	if (asprintf(
+		    &text,
+		    FILLING_BEGINS
+		    "WITH made AS ("
+		    "    INSERT INTO lease.runs "
+		    "           (run_id, status, state_version, created_at, updated_at, finished_at) "
+		    "    SELECT %1$s, 'completed', 3, t, t, t FROM generate_series(1::int8, %2$ld) i, "
+		    "   LATERAL (SELECT now() - interval '1 day' - (%2$ld - i) * interval '10 ms' AS t) s "
+		    "    RETURNING run_id, created_at) "
+		    "INSERT INTO lease.run_attempts (run_id, attempt_no, owner, started_at, heartbeat_at, "
+		    "       lease_expires_at, finished_at, outcome) "
+		    "SELECT run_id, 1, 'worker-7:5b0c1f8e-6a3d-4f0e-9d55-0d1c5a7b9e42', created_at, created_at, "
+		    "       created_at + interval '30 s', created_at + interval '1 s', 'completed' FROM made" FILLING_ENDS,
+		    id, filling->closed) < 0)
+		die("out of memory");
+	free(id);
+	return text;
+}
+
+/* One statement, or several, on each of the connections at the same time. */
+static void send_all(const struct filling *fillings, int n,
+		     char *(*text_of)(const struct filling *))
+{
+	for (int i = 0; i < n; i++) {
+		char *text = text_of(&fillings[i]);
+
+		if (!PQsendQuery(fillings[i].conn, text))
+			die("%s", PQerrorMessage(fillings[i].conn));
+		free(text);
+	}
+	for (int i = 0; i < n; i++)
+		for (PGresult *result; (result = PQgetResult(fillings[i].conn));) {
+			if (PQresultStatus(result) == PGRES_FATAL_ERROR)
+				die("filling a database: %s", PQresultErrorMessage(result));
+			PQclear(result);
+		}
+}
+
+static char *vacuum_text(const struct filling *filling)
+{
+	(void)filling;
+	return strdup("VACUUM (ANALYZE) lease.runs, lease.run_attempts");
+}
+
+void fill_histories(const struct filling *fillings, int n)
+{
+	for (int i = 0; i < n; i++)
+		sql(fillings[i].conn, "SET synchronous_commit = off");
+	send_all(fillings, n, history_text);
+	/* what autovacuum would come for in mid-measurement */
+	send_all(fillings, n, vacuum_text);
+}
+
+static void insert_open(PGconn *conn, const char *id, long n, const char *ttl)
+{
 	sql(conn,
-	    "INSERT INTO lease.runs (run_id, status, state_version, created_at, updated_at, finished_at) "
-	    "SELECT md5('closed ' || i)::uuid::text, 'completed', 3, t, t, t "
-	    "  FROM generate_series(1, %ld) i, (SELECT clock_timestamp() - interval '1 day' AS t) s",
-	    n);
-	sql(conn,
-	    "INSERT INTO lease.run_attempts (run_id, attempt_no, owner, started_at, heartbeat_at, "
-	    "       lease_expires_at, finished_at, outcome) "
-	    "SELECT md5('closed ' || i)::uuid::text, 1, 'worker-' || i %% 64 || ':' || md5('owner ' || i)::uuid, "
-	    "       t, t, t + interval '30 s', t + interval '1 s', 'completed' "
-	    "  FROM generate_series(1, %ld) i, (SELECT clock_timestamp() - interval '1 day' AS t) s",
-	    n);
-	sql(conn, "ALTER TABLE lease.run_attempts ENABLE ALWAYS TRIGGER attempt_born_open");
-	sql(conn, "RESET session_replication_role");
+	    FILLING_BEGINS
+	    "INSERT INTO lease.runs (run_id, status, state_version) "
+	    "SELECT %1$s, 'running', 2 FROM generate_series(1, %2$ld) i; "
+	    "INSERT INTO lease.run_attempts (run_id, attempt_no, owner, lease_expires_at) "
+	    "SELECT %1$s, 1, 'worker-' || i %% 64 || ':' || md5('owner ' || i)::uuid, "
+	    "       clock_timestamp() + %3$s FROM generate_series(1, %2$ld) i" FILLING_ENDS,
+	    id, n, ttl);
 }
 
 void open_leases(PGconn *conn, const char *name, long n, const char *ttl)
 {
-	sql(conn,
-	    "INSERT INTO lease.runs (run_id, status, state_version) "
-	    "SELECT md5('%s ' || i)::uuid::text, 'running', 2 FROM generate_series(1, %ld) i",
-	    name, n);
-	sql(conn,
-	    "INSERT INTO lease.run_attempts (run_id, attempt_no, owner, lease_expires_at) "
-	    "SELECT md5('%s ' || i)::uuid::text, 1, 'worker-' || i %% 64 || ':' || md5('owner ' || i)::uuid, "
-	    "       clock_timestamp() + %s FROM generate_series(1, %ld) i",
-	    name, ttl, n);
+	char *id = random_id(name);
+
+	insert_open(conn, id, n, ttl);
+	free(id);
+}
+
+void open_ordered_leases(PGconn *conn, long n, const char *ttl)
+{
+	char *now = sql_text(conn, "SELECT now()"), *time, *id;
+
+	/* both tables by one time */
+	if (asprintf(&time, "'%s'::timestamptz + i * interval '1 ms'", now) < 0)
+		die("out of memory");
+	id = ordered_id(time);
+	insert_open(conn, id, n, ttl);
+	free(now);
+	free(time);
+	free(id);
+}
+
+void settle(PGconn *conn)
+{
+	sql(conn, "VACUUM (FREEZE, ANALYZE) lease.runs, lease.run_attempts");
+	sql(conn, "CHECKPOINT");
 }
 
 void need_database(struct bench *bench)
@@ -105,12 +224,11 @@ void need_database(struct bench *bench)
 	bench->conninfo = test_database_create();
 	bench->conn = test_connect(bench->conninfo);
 	sql(bench->conn, "SET synchronous_commit = off");
-	make_history(bench->conn, bench->history);
+	if (bench->history > 0)
+		fill_histories(&(struct filling){ bench->conn, RANDOM_IDS, bench->history }, 1);
 	/* longer than any run of the bench */
 	open_leases(bench->conn, "open", bench->open, "interval '1 day'");
-	/* what autovacuum would come for in mid-measurement, and dirty pages of the load */
-	sql(bench->conn, "VACUUM (FREEZE, ANALYZE) lease.runs, lease.run_attempts");
-	sql(bench->conn, "CHECKPOINT");
+	settle(bench->conn);
 }
 
 struct lease_token *read_tokens(PGconn *conn, size_t *ret_n)

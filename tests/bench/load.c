@@ -130,11 +130,9 @@ double clients_run(struct client clients[CLIENTS], long (*step)(struct client *)
 
 const struct lease_token *next_token(struct client *client)
 {
-	const struct lease_token *token = &client->tokens[client->next++];
-
-	if (client->next == client->n)
+	if (client->next >= client->n)
 		client->next = 0;
-	return token;
+	return &client->tokens[client->next++];
 }
 
 /* As a worker does it. */
