@@ -20,7 +20,9 @@ ROUNDS ?= 1000
 TIME ?= 600
 SEED ?=
 REPLAY ?=
+ROWS ?= 100000
 BENCH_CLUSTER ?= -c shared_buffers=256MB -c max_wal_size=4GB -c checkpoint_timeout=30min
+PEERS_CLUSTER ?= $(BENCH_CLUSTER) -c autovacuum=off -c shared_preload_libraries=pg_stat_statements
 
 PREFIX ?= /usr/local
 bindir ?= $(PREFIX)/bin
@@ -81,14 +83,15 @@ EXAMPLE_OBJECTS := $(call objects,$(sort $(wildcard examples/*.c)))
 SUPPORT_OBJECTS := $(call objects,$(sort $(wildcard tests/support/*.c))) $(O)/obj/gen/migrations.o
 TEST_OBJECTS := $(call objects,$(sort $(wildcard tests/*/test_*.c)))
 BENCH_OBJECTS := $(call objects,$(sort $(wildcard tests/bench/*.c)))
+PEERS_OBJECTS := $(call objects,$(sort $(wildcard tests/peers/*.c)))
 PAGE_OBJECTS := $(call objects,$(wildcard docs/*.c))
 TORTURE_OBJECTS := $(call objects,$(sort $(filter-out tests/torture/test_%,\
 	$(wildcard tests/torture/*.c))))
 FUZZ_TARGETS := config results arguments text
 FUZZ_OBJECTS := $(call objects,$(FUZZ_TARGETS:%=tests/fuzz/%.c))
 ALL_OBJECTS := $(sort $(LIBRARY_OBJECTS) $(DAEMON_OBJECTS) $(CLI_OBJECTS) $(EXAMPLE_OBJECTS) \
-	$(SUPPORT_OBJECTS) $(TEST_OBJECTS) $(FUZZ_OBJECTS) $(BENCH_OBJECTS) $(TORTURE_OBJECTS) \
-	$(PAGE_OBJECTS))
+	$(SUPPORT_OBJECTS) $(TEST_OBJECTS) $(FUZZ_OBJECTS) $(BENCH_OBJECTS) $(PEERS_OBJECTS) \
+	$(TORTURE_OBJECTS) $(PAGE_OBJECTS))
 
 SONAME := liblease.so.$(LIBRARY_MAJOR)
 LIBRARY_FILE := $(SONAME).$(LIBRARY_MINOR)
@@ -98,6 +101,7 @@ CLI := $(if $(wildcard cli/*.c),$(O)/leasectl)
 EXAMPLES := $(patsubst $(O)/obj/%.o,$(O)/%,$(EXAMPLE_OBJECTS))
 TEST_PROGRAMS := $(patsubst $(O)/obj/%.o,$(O)/%,$(TEST_OBJECTS))
 BENCH := $(if $(BENCH_OBJECTS),$(O)/tests/bench/bench)
+PEERS := $(if $(PEERS_OBJECTS),$(O)/tests/peers/peers)
 PAGES := $(patsubst $(O)/obj/%.o,$(O)/%,$(PAGE_OBJECTS))
 TORTURE := $(if $(TORTURE_OBJECTS),$(addprefix $(O)/tests/torture/,torture torture-worker))
 
@@ -115,9 +119,9 @@ NOT_UNDER_VALGRIND := store/test_clock store/test_property store/test_races
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all lib daemon cli examples tests demo check bench torture model property service-check \
+.PHONY: all lib daemon cli examples tests demo check bench bench-peers torture model property service-check \
 	service-check-deb dist deb fresh fuzz fuzzers valgrind coverage demo-run check-run bench-run \
-	torture-run model-run property-run valgrind-run races races-run pages format lint install uninstall clean \
+	bench-peers-run torture-run model-run property-run valgrind-run races races-run pages format lint install uninstall clean \
 	help FORCE
 
 all: lib daemon cli examples	## library, daemon, command line and examples (the default)
@@ -125,7 +129,7 @@ lib: $(LIBRARY)
 daemon: $(DAEMON)
 cli: $(CLI)
 examples: $(EXAMPLES)
-tests: all $(TEST_PROGRAMS) $(TEST_SCRIPTS) $(BENCH) $(TORTURE) $(PAGES)	## build the test programs and the bench, run nothing
+tests: all $(TEST_PROGRAMS) $(TEST_SCRIPTS) $(BENCH) $(PEERS) $(TORTURE) $(PAGES)	## build the test programs and the bench, run nothing
 
 fuzz:	## random input for the parsers, by clang's libFuzzer: TIME=600 seconds each, FUZZ=results for one
 	@LEASE_BUILD='$(O)' bash tests/prepare.sh hardening
@@ -157,6 +161,10 @@ model:	## check the models of the protocol and of the amnesty in all their state
 races:	## the long form of two races: ROUNDS=1000 of two reconcilers, ten times as many of completions
 property:	## the same for random commands against lease_decide: ROUNDS=1000, SEED=1, REPLAY=FILE
 
+bench-peers:	## beside what others do, from npm and emulated: ROWS=100000; writes peers.json (docs/bench/peers.md)
+	@LEASE_BUILD='$(O)' bash tests/prepare.sh peers
+	@$(MAKE) --no-print-directory bench-peers-run
+
 DIST = $(O)/lease-reconciler-$(VERSION).tar.gz
 dist:	## pack the source as a tarball in the build folder
 	@bash config/dist.sh '$(O)' $(VERSION)
@@ -184,6 +192,10 @@ valgrind-run: all $(addprefix $(O)/tests/,$(PICKED_TESTS)) $(TORTURE)
 		$(filter-out $(NOT_UNDER_VALGRIND),$(PICKED_TESTS)))
 bench-run: all $(BENCH)
 	@LEASE_BUILD='$(abspath $(O))' LEASE_SOURCE='$(CURDIR)' exec bash tests/cluster.sh with $(BENCH_CLUSTER) $(BENCH) $(O)/bench.json
+bench-peers-run: all $(PEERS)
+	@bash tests/peers/install.sh '$(O)/tests/peers'
+	@LEASE_BUILD='$(abspath $(O))' LEASE_SOURCE='$(CURDIR)' exec bash tests/cluster.sh with $(PEERS_CLUSTER) \
+		$(PEERS) --rows '$(ROWS)' $(O)/peers.json
 torture-run: all $(TORTURE)
 	@LEASE_BUILD='$(abspath $(O))' LEASE_SOURCE='$(CURDIR)' exec $(O)/tests/torture/torture \
 		--faults '$(FAULTS)' $(if $(SEED),--seed '$(SEED)')
@@ -208,9 +220,10 @@ $(O)/flags: FORCE
 # Code that ships is held to -Wconversion; in tests it would only bury the cases under casts.
 $(LIBRARY_OBJECTS): MODE = -fPIC -fvisibility=hidden -Wconversion
 $(DAEMON_OBJECTS) $(CLI_OBJECTS) $(EXAMPLE_OBJECTS) $(PAGE_OBJECTS): MODE = -fPIE -Wconversion
-$(sort $(SUPPORT_OBJECTS) $(TEST_OBJECTS) $(FUZZ_OBJECTS) $(BENCH_OBJECTS) $(TORTURE_OBJECTS)): \
+$(sort $(SUPPORT_OBJECTS) $(TEST_OBJECTS) $(FUZZ_OBJECTS) $(BENCH_OBJECTS) $(PEERS_OBJECTS) \
+	$(TORTURE_OBJECTS)): \
 	MODE = -fPIE $(CMOCKA_CFLAGS) \
-	-Idaemon -Icli -Itests/support
+	-Idaemon -Icli -Itests/support -Itests/bench
 $(O)/obj/gen/migrations.o: MODE = -fPIE
 
 $(O)/obj/%.o: %.c $(O)/flags | $(O)/gen/sql.h $(O)/gen/migrations.h
@@ -304,6 +317,8 @@ $(O)/tests/service/tree: all
 $(O)/tests/bench/bench: private LDFLAGS += $(foreach f,PQsendQueryParams PQpipelineSync,-Wl,--wrap=$(f))
 $(O)/tests/bench/bench: $(O)/obj/tests/bench/bench.o $(O)/tests/bench.a $(TEST_ARCHIVES)
 	$(link_program) $(CMOCKA_LIBS) $(DAEMON_LIBS) $(LIBPQ_LIBS) -lm $(LDLIBS)
+$(O)/tests/peers/peers: $(PEERS_OBJECTS) $(O)/tests/bench.a $(TEST_ARCHIVES)
+	$(link_program) $(CMOCKA_LIBS) $(DAEMON_LIBS) $(LIBPQ_LIBS) -lm $(LDLIBS)
 
 $(O)/tests/torture/torture-worker: $(addprefix $(O)/obj/tests/torture/,worker.o schedule.o) \
 		$(O)/liblease.a
@@ -323,7 +338,7 @@ format:	## rewrite the C sources in the project's layout (clang-format)
 lint: $(O)/gen/sql.h $(O)/gen/migrations.h	## look for faults with the tools that are there
 	@CLANG_FORMAT='$(CLANG_FORMAT)' exec bash config/lint.sh '$(C_FILES)' '$(SHELL_FILES)' \
 		-std=gnu11 -D_GNU_SOURCE -DLEASE_VERSION_STRING='"$(VERSION)"' -Ilib -Idaemon -Icli \
-		-Itests/support -I$(O)/gen $(PACKAGES_CFLAGS) $(CMOCKA_CFLAGS)
+		-Itests/support -Itests/bench -I$(O)/gen $(PACKAGES_CFLAGS) $(CMOCKA_CFLAGS)
 
 SUBSTITUTE = sed -e 's|@prefix@|$(PREFIX)|g' -e 's|@bindir@|$(bindir)|g' -e 's|@sbindir@|$(sbindir)|g' \
 	-e 's|@libdir@|$(libdir)|g' -e 's|@includedir@|$(includedir)|g' \

@@ -10,6 +10,7 @@
 # - every metric of daemon/metrics.c is in docs/observing.md, and no other there or in the sample
 #   alerts; each of these is explained there
 # - docs/field-cases.md names each test case_NN_… that there is, and no other, one for each case
+# - docs/bench/peers.md names every peer of tests/peers/peers.c, with the version of its package
 # - links to files in *.md lead somewhere; man pages have no fault that mandoc or groff finds
 #
 # LEASE_BUILD=build bash docs/check.sh; without built programs their options are left out, and it
@@ -148,9 +149,23 @@ check_cases() {
 	done
 }
 
+check_peers() {
+	local page=docs/bench/peers.md name package version
+	for name in $(grep -oE '\.name = "[a-z0-9_]+"' tests/peers/peers.c | cut -d'"' -f2); do
+		grep -q "^| \`$name\` |" $page || fault "$page: the peer $name is missing"
+	done
+	while read -r package version; do
+		[ "$package" = pg ] || grep -qF "$package $version" $page ||
+			fault "$page: $package $version is missing"
+	done < <(sed -n '/"dependencies"/,/}/s/^ *"\([a-z-]*\)": "\([0-9.]*\)".*/\1 \2/p' tests/peers/package.json)
+	if grep -nE '"resolved"|https?://[^"]*registry' tests/peers/package-lock.json; then
+		fault "tests/peers/package-lock.json names a registry"
+	fi
+}
+
 check_links() {
 	local file link
-	for file in *.md docs/*.md; do
+	for file in *.md docs/*.md docs/*/*.md; do
 		for link in $(grep -oE '\]\([^)#:]+[)#]' "$file" | tr -d ']()#'); do
 			[ -e "$(dirname "$file")/$link" ] || fault "$file: the link to $link leads nowhere"
 		done
@@ -179,6 +194,7 @@ check_messages
 check_configuration
 check_metrics
 check_cases
+check_peers
 check_links
 check_form
 [ "$faults" = 0 ]

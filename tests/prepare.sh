@@ -4,6 +4,7 @@
 #   prepare.sh             for `make`, `make check` and the like
 #   prepare.sh packages    for `make deb`, too
 #   prepare.sh fresh       for `make fresh`, too
+#   prepare.sh peers       for `make bench-peers`, too
 #   prepare.sh hardening   for `make fuzz`, `make valgrind`, `make coverage` and `make lint`, too
 #
 # Each need is tried, not looked up: a library built by hand counts as well as a package. On Debian
@@ -70,6 +71,12 @@ hardening)
 	)
 	;;
 fresh) needs+=('debootstrap command -v debootstrap') ;;
+peers)
+	needs+=(
+		'nodejs node -e "process.exit(Number(parseInt(process.versions.node) < 20))"'
+		'npm command -v npm'
+	)
+	;;
 esac
 
 find_missing() {
@@ -166,4 +173,4 @@ ${as_root[@]+"${as_root[@]}"} bash "$here/prepare.sh" --install "${missing[@]}" 
 ! lacks_pgbouncer || take_pgbouncer || fail 'apt-get could not download pgbouncer'
 wanted=${missing[*]}
 find_missing
-[ ${#missing[@]} = 0 ] || fail "installed $wanted, and yet not usable: ${missing[*]}"
+[ ${#missing[@]} = 0 ] || fail "installed $wanted, and yet not usable: ${missing[*]/#nodejs/nodejs (20 or newer is needed)}"
