@@ -21,6 +21,8 @@ static const struct measurement measurements[] = {
 	{ "verbs", "claims and ends of runs, beside the same statements sent by pgbench",
 	  measure_verbs },
 	{ "growth", "the same work with more and more closed attempts behind", measure_growth },
+	{ "bloat", "tables and indexes after millions of renewals", measure_bloat },
+	{ "held", "renewals and sweeps while somebody holds a snapshot open", measure_held },
 	{ "detection", "from a lease's end to its attempt being closed by the daemon",
 	  measure_detection },
 	{ "storm", "very many leases over at once, workers beside it, two daemons", measure_storm },

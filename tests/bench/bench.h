@@ -27,6 +27,8 @@ struct bench {
 	/* the database that most measurements use, made when it is first asked for */
 	char *conninfo;
 	PGconn *conn;
+	struct bench
+		*large; /* one with as many open leases as a storm has, likewise; NULL: not yet */
 };
 
 struct measurement {
@@ -39,6 +41,8 @@ void measure_renewals(struct bench *bench);
 void measure_sweeps(struct bench *bench);
 void measure_verbs(struct bench *bench);
 void measure_growth(struct bench *bench);
+void measure_bloat(struct bench *bench);
+void measure_held(struct bench *bench);
 void measure_detection(struct bench *bench);
 void measure_idle(struct bench *bench);
 void measure_storm(struct bench *bench);
@@ -75,6 +79,10 @@ double percentile(const double *values, int n, double share); /* share: 0 to 1 *
 
 /* Fills in bench->conninfo and bench->conn: `history` closed attempts, `open` open leases. */
 void need_database(struct bench *bench);
+
+/* A database of a million open leases and no history, made when it is first asked for. */
+struct bench *need_large(struct bench *bench);
+void drop_large(struct bench *bench);
 
 /* `n` runs with an open attempt each, named after `name`; the leases last `ttl` (an SQL expression). */
 void open_leases(PGconn *conn, const char *name, long n, const char *ttl);
@@ -172,6 +180,8 @@ long execute(struct client *client, const char *statement, int n, const char *co
 
 /* As the sample configuration has it, but for a limit that no run of the bench comes to. */
 void sweep_options(struct lease_sweep_options *options);
+/* Workers take what a sweep requeued. */
+void reopen_requeued(PGconn *conn);
 
 /* -- the daemon ------------------------------------------------------------------------------- */
 

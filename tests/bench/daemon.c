@@ -4,6 +4,7 @@
  */
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,9 +13,10 @@
 
 #include "bench.h"
 
-enum { STOP_MS = 5000 };
+enum { STOP_MS = 5000, SCAN_MS = 60000 };
 
-void daemon_start(struct process *daemon, PGconn *conn, const char *conninfo)
+/* `keys` are further lines of the configuration. */
+static void start_with(struct process *daemon, PGconn *conn, const char *conninfo, const char *keys)
 {
 	char *folder = test_tmpdir(), *path, *text, *program = test_program("lease-reconciler");
 	char *before = sql_text(conn, "SELECT clock_timestamp()");
@@ -22,10 +24,11 @@ void daemon_start(struct process *daemon, PGconn *conn, const char *conninfo)
 	if (access(program, X_OK) != 0)
 		die("%s is missing: make builds it", program);
 	if (asprintf(&path, "%s/lease-reconciler.yaml", folder) < 0 ||
-	    asprintf(&text,
-		     "interval: 5s\npolicy: requeue\nmax_lease_losses: 3\nlog:\n  target: stderr\n"
-		     "databases:\n  - name: bench\n    conninfo: \"%s\"\n",
-		     conninfo) < 0)
+	    asprintf(
+		    &text,
+		    "interval: 5s\npolicy: requeue\nmax_lease_losses: 3\nlog:\n  target: stderr\n%s"
+		    "databases:\n  - name: bench\n    conninfo: \"%s\"\n",
+		    keys, conninfo) < 0)
 		die("out of memory");
 	write_file(path, text);
 	process_start(daemon, ((char *const[]){ program, "--config", path, NULL }), NULL);
@@ -38,6 +41,11 @@ void daemon_start(struct process *daemon, PGconn *conn, const char *conninfo)
 	free(path);
 	free(text);
 	free(program);
+}
+
+void daemon_start(struct process *daemon, PGconn *conn, const char *conninfo)
+{
+	start_with(daemon, conn, conninfo, "");
 }
 
 void daemon_stop(struct process *daemon)
@@ -67,56 +75,174 @@ long long proc_number(const struct process *process, const char *file, const cha
 	return strtoll(found + strlen(word), NULL, 10);
 }
 
+/* -- metrics ---------------------------------------------------------------------------------- */
+
+/* A daemon that writes its metrics. */
+struct measured {
+	struct process daemon;
+	char *path;
+};
+
+/* What one of them says now; negative: the daemon does not know, or has not written yet. */
+static double metric(const struct measured *measured, const char *name)
+{
+	FILE *file = fopen(measured->path, "r");
+	char line[512];
+	double value = -1;
+
+	while (file && fgets(line, sizeof(line), file))
+		if (strncmp(line, name, strlen(name)) == 0 && line[strlen(name)] == '{')
+			value = atof(strrchr(line, ' '));
+	if (file)
+		fclose(file);
+	return value;
+}
+
+static bool has_scanned(void *argument)
+{
+	return metric(argument, "lease_reconciler_sweeps_total") >= 1;
+}
+
+/* Until it has scanned all leases: then its interval is what it will be. */
+static void measured_start(struct measured *measured, PGconn *conn, const char *conninfo)
+{
+	char *folder = test_tmpdir(), *keys;
+
+	if (asprintf(&measured->path, "%s/lease-reconciler.prom", folder) < 0 ||
+	    asprintf(&keys, "metrics_file: %s\nmetrics_interval: 200ms\n", measured->path) < 0)
+		die("out of memory");
+	start_with(&measured->daemon, conn, conninfo, keys);
+	if (!wait_until(has_scanned, measured, SCAN_MS))
+		die("the daemon has not scanned within %d s", SCAN_MS / 1000);
+	free(folder);
+	free(keys);
+}
+
+static void measured_stop(struct measured *measured)
+{
+	daemon_stop(&measured->daemon);
+	free(measured->path);
+}
+
 /* -- detection -------------------------------------------------------------------------------- */
+
+/* In the names of figures: "" is 100,000 open leases, or --open. */
+static const char *detection_name(const char *size, const char *share)
+{
+	char *name;
+
+	if (asprintf(&name, "detection_%s%sms_%s", size, *size ? "_" : "", share) < 0)
+		die("out of memory");
+	return name;
+}
+
+static const char *detection_what(const char *what, long open)
+{
+	char *text;
+
+	if (asprintf(&text, "from a lease's end to its attempt's, %ld open: %s", open, what) < 0)
+		die("out of memory");
+	return text;
+}
+
+/* The leases that the table `ending` lists, each of which was closed. */
+static void make_figures(PGconn *conn, const char *size, long open)
+{
+	static const struct {
+		const char *name, *share, *what;
+		enum aim aim;
+	} points[] = {
+		{ "p50", "0.5", "half of all", NO_AIM },
+		{ "p99", "0.99", "99 of 100", AT_MOST },
+		{ "max", "1", "the longest", NO_AIM },
+	};
+
+	sql(conn, "CREATE TEMP TABLE lag AS "
+		  "SELECT extract(epoch FROM a.finished_at - a.lease_expires_at) * 1000 AS ms "
+		  "  FROM ending e JOIN lease.run_attempts a ON a.run_id = e.run_id "
+		  " WHERE a.outcome = 'lease_expired' AND a.attempt_no = 1");
+	if (sql_number(conn, "SELECT count(*) FROM lag") !=
+	    sql_number(conn, "SELECT count(*) FROM ending"))
+		die("not every lease that ended was closed as lease_expired");
+	for (size_t i = 0; i < sizeof(points) / sizeof(points[0]); i++) {
+		char *ms = sql_text(
+			conn, "SELECT percentile_cont(%s) WITHIN GROUP (ORDER BY ms) FROM lag",
+			points[i].share);
+
+		figure(detection_name(size, points[i].name), atof(ms), "ms", points[i].aim, 50,
+		       detection_what(points[i].what, open));
+		free(ms);
+	}
+	sql(conn, "DROP TABLE ending, lag");
+}
+
+/* `leases` of `open` end at random times. */
+static void detect(PGconn *conn, const char *conninfo, const char *size, long open, long leases,
+		   int spread, struct measured *measured)
+{
+	double interval;
+	char ttl[64];
+	int least;
+
+	measured_start(measured, conn, conninfo);
+	interval = metric(measured, "lease_reconciler_scan_interval_seconds");
+	/* longer than the interval, as real ones are: a scan has listed each before it ends */
+	least = interval * 1.5 > 8 ? (int)(interval * 1.5) + 1 : 8;
+	snprintf(ttl, sizeof(ttl), "interval '%d s' + random() * interval '%d s'", least, spread);
+	sql(conn,
+	    "CREATE TEMP TABLE ending AS "
+	    "SELECT md5('ending ' || i)::uuid::text COLLATE \"C\" AS run_id "
+	    "  FROM generate_series(1, %ld) i",
+	    leases);
+	sql(conn, "ANALYZE ending");
+	open_leases(conn, "ending", leases, ttl);
+	progress("detection: %ld open leases, of which %ld end within %d s", open, leases,
+		 least + spread);
+	/* they are watched from another table's side, so that watching costs the daemon little */
+	sleep((unsigned)(least + spread));
+	wait_sql(conn, "SELECT NOT EXISTS (SELECT FROM ending e JOIN lease.run_attempts a "
+		       "ON a.run_id = e.run_id WHERE a.finished_at IS NULL)");
+	make_figures(conn, size, open);
+}
+
+/* Of the last scan, by the daemon's own figures. */
+static void make_scan_figures(const struct measured *measured)
+{
+	double took = metric(measured, "lease_reconciler_scan_duration_seconds");
+	double interval = metric(measured, "lease_reconciler_scan_interval_seconds");
+
+	figure("scan_open_leases", metric(measured, "lease_reconciler_open_leases"), "", NO_AIM, 0,
+	       "open leases that the daemon scanned for the next three");
+	figure("scan_ms", took * 1000, "ms", NO_AIM, 0, "what a scan of them took");
+	figure("scan_interval_s", interval, "s", NO_AIM, 0, "time from one scan to the next");
+	figure("scan_share", round(took / interval * 1e5) / 1000, "%", AT_MOST, 5,
+	       "scanning, of the time: the interval stretches");
+}
 
 void measure_detection(struct bench *bench)
 {
+	char *conninfo = test_database_create();
+	PGconn *conn = test_connect(conninfo);
 	long leases = bench->quick ? 200 : 1000;
-	int spread = bench->quick ? 5 : 20;
-	struct process daemon;
-	char ttl[64];
+	int spread = bench->quick ? 4 : 16;
+	struct measured measured;
+
+	detect(conn, conninfo, "1k", leases, leases, spread, &measured);
+	measured_stop(&measured);
+	PQfinish(conn);
+	test_database_drop(conninfo);
+	free(conninfo);
 
 	need_database(bench);
-	daemon_start(&daemon, bench->conn, bench->conninfo);
-	/* longer than the interval, as real ones are: a scan has listed each before it ends */
-	snprintf(ttl, sizeof(ttl), "interval '8 s' + random() * interval '%d s'", spread);
-	sql(bench->conn,
-	    "CREATE TEMP TABLE ending AS "
-	    "SELECT md5('ending ' || i)::uuid::text AS run_id FROM generate_series(1, %ld) i",
-	    leases);
-	open_leases(bench->conn, "ending", leases, ttl);
-	progress("detection: %ld leases end within %d s", leases, 8 + spread);
-	/* they are watched from another table's side, so that watching costs the daemon little */
-	sleep((unsigned)(8 + spread));
-	wait_sql(bench->conn, "SELECT NOT EXISTS (SELECT FROM ending e JOIN lease.run_attempts a "
-			      "ON a.run_id = e.run_id WHERE a.finished_at IS NULL)");
-	daemon_stop(&daemon);
-	sql(bench->conn,
-	    "CREATE TEMP TABLE lag AS "
-	    "SELECT extract(epoch FROM a.finished_at - a.lease_expires_at) * 1000 AS ms "
-	    "  FROM ending e JOIN lease.run_attempts a ON a.run_id = e.run_id "
-	    " WHERE a.outcome = 'lease_expired' AND a.attempt_no = 1");
-	if (sql_number(bench->conn, "SELECT count(*) FROM lag") != leases)
-		die("not every lease that ended was closed as lease_expired");
-	for (int i = 0; i < 3; i++) {
-		static const struct {
-			const char *name, *share, *what;
-			enum aim aim;
-		} points[] = {
-			{ "detection_ms_p50", "0.5",
-			  "from a lease's end to its attempt's, half of all", NO_AIM },
-			{ "detection_ms_p99", "0.99", "the same, 99 of 100", AT_MOST },
-			{ "detection_ms_max", "1", "the same, the longest", NO_AIM },
-		};
-		char *ms = sql_text(
-			bench->conn,
-			"SELECT percentile_cont(%s) WITHIN GROUP (ORDER BY ms) FROM lag",
-			points[i].share);
+	detect(bench->conn, bench->conninfo, "", bench->open, leases, spread, &measured);
+	if (!bench->quick) {
+		struct bench *large = need_large(bench);
 
-		figure(points[i].name, atof(ms), "ms", points[i].aim, 50, points[i].what);
-		free(ms);
+		measured_stop(&measured);
+		detect(large->conn, large->conninfo, "1m", large->open, leases, spread, &measured);
 	}
-	sql(bench->conn, "DROP TABLE ending, lag");
+	make_scan_figures(&measured);
+	measured_stop(&measured);
 }
 
 /* -- idle ------------------------------------------------------------------------------------- */
@@ -145,7 +271,7 @@ void measure_idle(struct bench *bench)
 {
 	char *conninfo = test_database_create();
 	PGconn *conn = test_connect(conninfo);
-	unsigned seconds = bench->quick ? 6 : 20;
+	unsigned seconds = bench->quick ? 6 : 12;
 	struct process daemon;
 	double wakeups, cpu;
 

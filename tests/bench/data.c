@@ -231,6 +231,32 @@ void need_database(struct bench *bench)
 	settle(bench->conn);
 }
 
+struct bench *need_large(struct bench *bench)
+{
+	struct bench *large = bench->large;
+
+	if (!large) {
+		large = bench->large = calloc(1, sizeof(*large));
+		if (!large)
+			die("out of memory");
+		large->quick = bench->quick;
+		large->open = bench->quick ? 20000 : 1000000;
+	}
+	need_database(large);
+	return large;
+}
+
+void drop_large(struct bench *bench)
+{
+	struct bench *large = bench->large;
+
+	PQfinish(large->conn);
+	test_database_drop(large->conninfo);
+	free(large->conninfo);
+	free(large);
+	bench->large = NULL;
+}
+
 struct lease_token *read_tokens(PGconn *conn, size_t *ret_n)
 {
 	PGresult *result = PQexec(conn, "SELECT run_id, attempt_no, owner FROM lease.run_attempts "

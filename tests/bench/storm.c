@@ -171,30 +171,26 @@ static void measure_beside(struct bench *bench, struct client workers[2], long n
 	sql(bench->conn, "DROP TABLE storm");
 }
 
-/* In a database of its own: a storm leaves as many rows behind as it had. */
+/* The last that is done to that database: a storm leaves as many rows behind as it had. */
 void measure_storm(struct bench *bench)
 {
-	long n = bench->quick ? 20000 : 1000000;
-	struct bench own = { .quick = bench->quick, .open = n, .history = 0 };
+	struct bench *large = need_large(bench);
 	struct client workers[2] = { { .pace_us = PACE_US }, { .pace_us = PACE_US } };
 	struct lease_token *tokens;
 
-	need_database(&own);
-	workers[0].tokens = tokens = read_tokens(own.conn, &workers[0].n);
+	workers[0].tokens = tokens = read_tokens(large->conn, &workers[0].n);
 	for (int i = 0; i < 2; i++)
-		workers[i].conn = test_connect(own.conninfo);
-	sql(own.conn,
+		workers[i].conn = test_connect(large->conninfo);
+	sql(large->conn,
 	    "INSERT INTO lease.runs (run_id) SELECT md5('spare ' || i)::uuid::text "
 	    "FROM generate_series(1, %d) i",
 	    SPARE_RUNS);
-	measure_beside(&own, workers, n);
+	measure_beside(large, workers, large->open);
 	for (int i = 0; i < 2; i++) {
 		PQfinish(workers[i].conn);
 		free(workers[i].latency);
 	}
-	measure_daemons(&own, bench->quick ? 10000 : 100000);
+	measure_daemons(large, bench->quick ? 10000 : 100000);
 	free(tokens);
-	PQfinish(own.conn);
-	test_database_drop(own.conninfo);
-	free(own.conninfo);
+	drop_large(bench);
 }

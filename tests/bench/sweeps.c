@@ -31,8 +31,7 @@ static long expire_part(PGconn *conn, int part)
 	return n;
 }
 
-/* Workers take what was requeued. */
-static void reopen(PGconn *conn)
+void reopen_requeued(PGconn *conn)
 {
 	sql(conn,
 	    "BEGIN; SET LOCAL synchronous_commit = off; "
@@ -118,7 +117,7 @@ static void run_side(struct side *side, PGconn *conn, int part, int round)
 
 	side->per_s[round] = rate.per_s;
 	side->server_us[round] = rate.server_us;
-	reopen(conn);
+	reopen_requeued(conn);
 }
 
 static void measure_rates(PGconn *conn, int rounds)
@@ -255,7 +254,7 @@ static void measure_locks(PGconn *conn, const char *conninfo)
 	PQfinish(sweeping);
 	PQfinish(probe.conn);
 	free(tokens);
-	reopen(conn);
+	reopen_requeued(conn);
 	figure("sweep_longest_lock_ms", (double)longest / 1000, "ms", AT_MOST, 50,
 	       "longest transaction of a sweep: no run's row stays locked for longer");
 	figure("sweep_probe_wait_ms", (double)probe.longest / 1000, "ms", NO_AIM, 0,
