@@ -13,7 +13,8 @@
 #   cluster.sh bindir                          where the server's programs are
 #
 # LEASE_CLUSTER_FSYNC=off (at the first start) trades safety against power loss for speed.
-# LEASE_CLUSTER_BINDIR picks another server than the newest one.
+# LEASE_CLUSTER_BINDIR picks another server than the newest one. LEASE_CLUSTER_PRELOAD names a library
+# that the server, and no other program of this script, is started with (LD_PRELOAD).
 #
 # It never touches a server, folder or port of anybody else: no TCP, no fixed path. Run by root it
 # starts the server as `postgres` (or `nobody`), since PostgreSQL refuses to run as root.
@@ -167,9 +168,11 @@ start() {
 	make_socket_folder
 	write_settings
 	[ $# = 0 ] || write_options "$@"
-	as_server "$bindir/pg_ctl" start -D "$data" -l "$dir/log" -w -t "$wait_seconds" \
+	as_server env ${LEASE_CLUSTER_PRELOAD:+LD_PRELOAD="$LEASE_CLUSTER_PRELOAD"} \
+		"$bindir/pg_ctl" start -D "$data" -l "$dir/log" -w -t "$wait_seconds" \
 		>"$dir/pg_ctl.log" 2>&1 </dev/null ||
-		fail "the server did not start: $(tail -n 3 "$dir/log" 2>/dev/null | tr '\n' ' ')"
+		fail "the server did not start: $(tail -q -n 3 "$dir/pg_ctl.log" "$dir/log" 2>/dev/null |
+			tr '\n' ' ')"
 }
 
 # The name under which it follows is its folder's: for synchronous_standby_names.

@@ -25,6 +25,7 @@ enter() { # ROOT COMMAND …
 	mount -t proc proc "$root/proc"
 	mount -t sysfs -o ro sysfs "$root/sys"
 	mount --rbind /dev "$root/dev"
+	mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm" # with this system's pids come its names
 	mkdir -p "$root/old"
 	cd "$root"
 	pivot_root . old

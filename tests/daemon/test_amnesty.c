@@ -224,7 +224,11 @@ static void a_lease_too_short_to_be_protected_is_told(void **state)
 
 #define TEST(function) cmocka_unit_test_setup_teardown(function, create, drop)
 
-/* Starts the server again such that its clock is set by the file `clock` in the cluster's folder. */
+/*
+ * Starts the server again such that its clock is set by the file `clock` in the cluster's folder. The
+ * server alone: each process with that library makes a shared segment named after its pid, and one
+ * that was killed leaves it to stop a later process that happens to get the same pid.
+ */
 static int create_with_clock(void **state)
 {
 	cluster_stop(&cluster, "fast");
@@ -232,7 +236,7 @@ static int create_with_clock(void **state)
 	cluster_shell(&cluster,
 		      "library=$(ls /usr/lib/*/faketime/libfaketime.so.1) || exit 1; "
 		      "FAKETIME_TIMESTAMP_FILE=$2/clock FAKETIME_NO_CACHE=1 DONT_FAKE_MONOTONIC=1 "
-		      "LD_PRELOAD=$library exec \"$1\" start \"$2\"");
+		      "LEASE_CLUSTER_PRELOAD=$library exec \"$1\" start \"$2\"");
 	return create(state);
 }
 

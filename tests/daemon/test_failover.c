@@ -278,31 +278,32 @@ static void start_worker(struct process *process, int i, const char *log)
 
 struct wanted_work {
 	struct checker *checker;
-	const char *since;
-	int attempts;
+	char *query; /* 1: it is done */
 };
 
 static bool is_worked(void *argument)
 {
 	struct wanted_work *wanted = argument;
-	PGconn *looks = checker_connection(wanted->checker);
 
 	checker_look(wanted->checker);
-	return looks && sql_number(looks,
-				   "select (count(*) filter (where finished_at is not null) >= %d"
-				   " and bool_or(outcome = 'lease_expired'))::int"
-				   " from lease.run_attempts where started_at > '%s'",
-				   wanted->attempts, wanted->since) == 1;
+	return checker_number(wanted->checker, wanted->query) == 1;
 }
 
 /* Until so many attempts have begun and were closed since, some of them as lost. */
 static void wait_worked(struct checker *checker, int attempts)
 {
+	struct wanted_work wanted = { .checker = checker };
 	char *since = sql_text(conn, "select clock_timestamp()::text");
-	struct wanted_work wanted = { checker, since, attempts };
 
+	if (asprintf(&wanted.query,
+		     "select (count(*) filter (where finished_at is not null) >= %d"
+		     " and bool_or(outcome = 'lease_expired'))::int"
+		     " from lease.run_attempts where started_at > '%s'",
+		     attempts, since) < 0)
+		abort();
 	if (!wait_until(is_worked, &wanted, 3 * TEST_PATIENCE_MS))
 		fail_msg("the work does not go on");
+	free(wanted.query);
 	free(since);
 }
 

@@ -159,6 +159,15 @@ static PGresult *ask(struct checker *c, const char *sql)
 	return NULL;
 }
 
+long long checker_number(struct checker *c, const char *sql)
+{
+	PGresult *result = ask(c, sql);
+	long long number = result ? atoll(PQgetvalue(result, 0, 0)) : -1;
+
+	PQclear(result);
+	return number;
+}
+
 /* At the end the server is there to stay. */
 static PGresult *must(struct checker *c, const char *sql)
 {

@@ -26,6 +26,8 @@ void checker_prepare(struct checker *checker);
 
 /* Its connection; NULL while the server cannot be reached. */
 PGconn *checker_connection(struct checker *checker);
+/* The number that a query gives; -1: the server is away. */
+long long checker_number(struct checker *checker, const char *sql);
 
 /* Looks again if it is time. Takes some ten milliseconds, and seldom a second. */
 void checker_look(struct checker *checker);

@@ -140,8 +140,8 @@ static void silence_holds_back_and_then_delivers(void **state)
 	assert_false(is_answered(t->conns[0]));
 	torture_proxy_heal(t->proxy);
 	assert_true(wait_until(is_answered, t->conns[0], TEST_PATIENCE_MS));
-	while (PQgetResult(t->conns[0]))
-		;
+	for (PGresult *result; (result = PQgetResult(t->conns[0]));)
+		PQclear(result);
 	/* towards the server: it hears nothing, then all of it */
 	torture_proxy_silence(t->proxy, 0, PROXY_TO_SERVER, 3600000, false);
 	assert_true(PQsendQuery(t->conns[0], "insert into written values (2)"));
