@@ -87,7 +87,7 @@ static int check_take(void *self, int index, PGresult *result, struct lease_erro
 struct operation database_check_operation(struct database_check *check)
 {
 	check->step = CHECK_SERVER;
-	return (struct operation){ check_next, check_take, check };
+	return (struct operation){ check_next, check_take, check, NULL };
 }
 
 int lease_check_database(PGconn *conn, int64_t timeout, struct lease_error *reterr)

@@ -151,7 +151,7 @@ static void add_renewal_of_one(const struct renewal *renewal, struct batch *batc
 {
 	const struct lease_token *token = renewal->tokens[0];
 
-	batch_add(batch, lease_sql_renew);
+	batch_add_often(batch, lease_sql_renew);
 	bind_text(batch, token->run_id);
 	bind_int(batch, token->attempt_no);
 	bind_text(batch, token->owner);
@@ -171,7 +171,9 @@ static void add_renewal_of_many(struct renewal *renewal, struct batch *batch)
 	}
 	batch_add(batch, lease_sql_begin);
 	batch_add(batch, lease_sql_settings);
-	bind_settings(batch, renewal->statement_timeout, renewal->statement_timeout, NULL, true);
+	bind_settings(batch, &(struct settings){ .statement_timeout = renewal->statement_timeout,
+						 .lock_timeout = renewal->statement_timeout,
+						 .hash_joins = true });
 	renewal->statement = batch->n;
 	batch_add(batch, lease_sql_renew_many);
 	for (size_t i = 0; i < 4; i++)

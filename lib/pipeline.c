@@ -1,8 +1,9 @@
 /*
  * pipeline.c - see pipeline.h. All traffic with the server goes through this file.
  *
- * libpq's pipeline mode: manual, "34.5. Pipeline Mode". Every statement is sent with parameters
- * and unnamed, so that transaction poolers without prepared statements work.
+ * libpq's pipeline mode: manual, "34.5. Pipeline Mode". Every statement is sent with parameters,
+ * and unnamed but where prepared.h allows a name: transaction poolers that know no prepared statements
+ * see none.
  */
 #include "pipeline.h"
 
@@ -13,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include "prepared.h"
 
 /* -- batches ---------------------------------------------------------------------------------- */
 
@@ -26,6 +29,13 @@ void batch_add(struct batch *batch, const char *sql)
 	}
 	statement = &batch->statements[batch->n++];
 	*statement = (struct statement){ .sql = sql };
+}
+
+void batch_add_often(struct batch *batch, const char *sql)
+{
+	batch_add(batch, sql);
+	if (!batch->no_memory)
+		batch->statements[batch->n - 1].often = true;
 }
 
 /* The slot of the next parameter, or NULL when there is no room (a bug) or no statement. */
@@ -79,13 +89,13 @@ void bind_milliseconds(struct batch *batch, int64_t microseconds)
 	bind_int(batch, milliseconds < 1 ? 1 : milliseconds > INT32_MAX ? INT32_MAX : milliseconds);
 }
 
-void bind_settings(struct batch *batch, int64_t statement_timeout, int64_t lock_timeout,
-		   const char *notify, bool hash_joins)
+void bind_settings(struct batch *batch, const struct settings *settings)
 {
-	bind_milliseconds(batch, statement_timeout);
-	bind_milliseconds(batch, lock_timeout);
-	bind_text(batch, notify);
-	bind_text(batch, hash_joins ? "on" : "off");
+	bind_milliseconds(batch, settings->statement_timeout);
+	bind_milliseconds(batch, settings->lock_timeout);
+	bind_text(batch, settings->notify);
+	bind_text(batch, settings->hash_joins ? "on" : "off");
+	bind_text(batch, settings->generic_plans ? "force_generic_plan" : "auto");
 }
 
 void batch_done(struct batch *batch)
@@ -181,6 +191,7 @@ void pump_start(struct pump *pump, PGconn *conn, struct operation operation)
 	pump->operation = operation;
 	pump->state = PUMP_NEXT;
 	pump->rolling_back = false;
+	pump->stale = false;
 	pump->failed_statement = -1;
 	pump->error = (struct lease_error){ 0 };
 }
@@ -238,7 +249,7 @@ static int fill(struct pump *pump)
 	int r;
 
 	batch_done(&pump->batch);
-	pump->received = 0;
+	pump->due = pump->received = 0;
 	if (!pump->error.code) {
 		r = pump->operation.next(pump->operation.self, &pump->batch, &error);
 		if (r == 0)
@@ -257,34 +268,97 @@ static int fill(struct pump *pump)
 	return 1;
 }
 
+static void expect(struct pump *pump, int statement, int kind)
+{
+	pump->answers[pump->due++] = (struct answer){ statement, kind };
+}
+
+static bool send_text(struct pump *pump, int index, const struct statement *s)
+{
+	expect(pump, index, ANSWER_RESULT);
+	return PQsendQueryParams(pump->conn, s->sql, s->n, NULL, s->values, NULL, NULL, 1);
+}
+
+static bool send_by_name(struct pump *pump, int index, const struct statement *s, const char *name)
+{
+	expect(pump, index, ANSWER_RESULT);
+	return PQsendQueryPrepared(pump->conn, name, s->n, s->values, NULL, NULL, 1);
+}
+
+static bool send_statement(struct pump *pump, int index)
+{
+	const struct statement *s = &pump->batch.statements[index];
+	const char *name = NULL;
+
+	switch (s->often ? prepared_use(pump->conn, s->sql, &name) : PREPARED_NOT) {
+	case PREPARED_NOT:
+		break;
+	case PREPARED_ASK:
+		expect(pump, index, ANSWER_PID);
+		if (!PQsendQueryParams(pump->conn, "SELECT pg_catalog.pg_backend_pid()", 0, NULL,
+				       NULL, NULL, NULL, 1))
+			return false;
+		break;
+	case PREPARED_FIRST:
+		expect(pump, index, ANSWER_PREPARED);
+		if (!PQsendPrepare(pump->conn, name, s->sql, s->n, NULL))
+			return false;
+		return send_by_name(pump, index, s, name);
+	case PREPARED_ALREADY:
+		return send_by_name(pump, index, s, name);
+	}
+	return send_text(pump, index, s);
+}
+
 static bool send_batch(struct pump *pump)
 {
 	PGconn *conn = pump->conn;
 
 	if (PQpipelineStatus(conn) == PQ_PIPELINE_OFF && !PQenterPipelineMode(conn))
 		return false;
-	for (int i = 0; i < pump->batch.n; i++) {
-		const struct statement *s = &pump->batch.statements[i];
-
-		if (!PQsendQueryParams(conn, s->sql, s->n, NULL, s->values, NULL, NULL, 1))
+	for (int i = 0; i < pump->batch.n; i++)
+		if (!send_statement(pump, i))
 			return false;
-	}
 	return PQpipelineSync(conn);
+}
+
+/* Takes a good answer, and owns it. */
+static int take_answer(struct pump *pump, const struct answer *answer, PGresult *result,
+		       struct lease_error *reterr)
+{
+	int r = 0;
+
+	switch (answer->kind) {
+	case ANSWER_RESULT:
+		return pump->operation.take(pump->operation.self, answer->statement, result,
+					    reterr);
+	case ANSWER_PREPARED:
+		prepared_take(pump->conn, pump->batch.statements[answer->statement].sql, true);
+		break;
+	case ANSWER_PID:
+		r = read_form(result, "i", reterr);
+		if (r == 0 && PQntuples(result) == 1)
+			prepared_take_pid(pump->conn, (int)read_int(result, 0, 0));
+		break;
+	}
+	PQclear(result);
+	return r;
 }
 
 static void take_result(struct pump *pump, PGresult *result)
 {
-	int index = pump->received++;
+	const struct answer *answer = &pump->answers[pump->received++];
+	const struct statement *statement = &pump->batch.statements[answer->statement];
 	struct lease_error error;
 
 	switch (PQresultStatus(result)) {
 	case PGRES_COMMAND_OK:
 	case PGRES_TUPLES_OK:
 		if (!pump->error.code && !pump->rolling_back) {
-			if (pump->operation.take(pump->operation.self, index, result, &error) < 0) {
+			if (take_answer(pump, answer, result, &error) < 0) {
 				/* the batch is on its way as a whole, its COMMIT included */
 				error.outcome_unknown = pump->batch.commits;
-				remember_error(pump, &error, index);
+				remember_error(pump, &error, answer->statement);
 			}
 			return;
 		}
@@ -293,14 +367,18 @@ static void take_result(struct pump *pump, PGresult *result)
 		break;
 	case PGRES_FATAL_ERROR:
 		lease_error_from_result(&error, result);
-		remember_error(pump, &error, index);
+		if (!pump->error.code && statement->often)
+			pump->stale = prepared_is_stale(pump->conn, result);
+		remember_error(pump, &error, answer->statement);
 		break;
 	default:
 		lease_error_set(&error, LEASE_E_PROTOCOL, "unexpected result status %s",
 				PQresStatus(PQresultStatus(result)));
-		remember_error(pump, &error, index);
+		remember_error(pump, &error, answer->statement);
 		break;
 	}
+	if (answer->kind == ANSWER_PREPARED)
+		prepared_take(pump->conn, statement->sql, false);
 	PQclear(result);
 }
 
@@ -317,7 +395,7 @@ static int receive(struct pump *pump)
 		result = PQgetResult(conn);
 		if (!result) {
 			/* NULL ends the results of one statement; anything else is the end */
-			if (PQstatus(conn) == CONNECTION_BAD || pump->received > pump->batch.n)
+			if (PQstatus(conn) == CONNECTION_BAD || pump->received > pump->due)
 				return -1;
 			if (PQisBusy(conn))
 				return 0;
@@ -327,9 +405,9 @@ static int receive(struct pump *pump)
 		}
 		if (PQresultStatus(result) == PGRES_PIPELINE_SYNC) {
 			PQclear(result);
-			return pump->received == pump->batch.n ? 1 : -1;
+			return pump->received == pump->due ? 1 : -1;
 		}
-		if (pump->received == pump->batch.n) { /* more answers than statements */
+		if (pump->received == pump->due) { /* more answers than questions */
 			PQclear(result);
 			return -1;
 		}
@@ -468,12 +546,19 @@ int pump_run(PGconn *conn, struct operation operation, int64_t timeout, struct l
 {
 	struct pump pump = { 0 };
 	bool was_nonblocking = false;
+	int64_t until = clock_monotonic() + timeout;
 	int r = connection_begin(conn, &was_nonblocking, reterr);
 
 	if (r < 0)
 		return r;
 	pump_start(&pump, conn, operation);
-	r = drive(&pump, clock_monotonic() + timeout, reterr);
+	r = drive(&pump, until, reterr);
+	if (r < 0 && pump.stale && operation.restart) {
+		/* nothing was done; and from now on nothing is prepared here */
+		operation.restart(operation.self);
+		pump_start(&pump, conn, operation);
+		r = drive(&pump, until, reterr);
+	}
 	connection_end(conn, was_nonblocking);
 	return r;
 }
@@ -499,10 +584,17 @@ static int exchange_take(void *self, int index, PGresult *result, struct lease_e
 	return r;
 }
 
+static void exchange_restart(void *self)
+{
+	struct exchange_state *state = self;
+
+	state->was_sent = false;
+}
+
 struct operation exchange_operation(struct exchange_state *state, struct exchange exchange)
 {
 	*state = (struct exchange_state){ .exchange = exchange };
-	return (struct operation){ exchange_next, exchange_take, state };
+	return (struct operation){ exchange_next, exchange_take, state, exchange_restart };
 }
 
 int exchange_run(PGconn *conn, struct exchange exchange, int64_t timeout,

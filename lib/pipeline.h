@@ -20,6 +20,7 @@
 
 struct statement {
 	const char *sql;
+	bool often; /* see batch_add_often */
 	int n;
 	const char *values[STATEMENT_PARAMETERS];
 	char *owned[STATEMENT_PARAMETERS]; /* those of `values` to free */
@@ -34,11 +35,21 @@ struct batch {
 
 /* Adds a statement; the binds that follow give its parameters in order, all in text format. */
 void batch_add(struct batch *batch, const char *sql);
+/*
+ * The same for a text of lib/sql that a connection sends again and again: it may stay prepared there
+ * (prepared.h). Only in operations that can be restarted.
+ */
+void batch_add_often(struct batch *batch, const char *sql);
 void bind_text(struct batch *batch, const char *value); /* borrowed until the batch is sent */
 void bind_int(struct batch *batch, int64_t value);
 /* The parameters of settings.sql. */
-void bind_settings(struct batch *batch, int64_t statement_timeout, int64_t lock_timeout,
-		   const char *notify, bool hash_joins);
+struct settings {
+	int64_t statement_timeout, lock_timeout;
+	const char *notify; /* NULL: as it is set */
+	bool hash_joins;
+	bool generic_plans; /* plans that do not look at the parameters, and so can be kept */
+};
+void bind_settings(struct batch *batch, const struct settings *settings);
 void bind_milliseconds(struct batch *batch, int64_t microseconds); /* rounded up, 1 to 2^31 - 1 */
 void batch_done(struct batch *batch);
 
@@ -61,17 +72,27 @@ struct operation {
 	/* Takes the result of statement `index` of the batch, and owns it. 0 or an error. */
 	int (*take)(void *self, int index, PGresult *result, struct lease_error *reterr);
 	void *self;
+	/* Begins anew, as if nothing had been sent. NULL: it cannot, and uses nothing often. */
+	void (*restart)(void *self);
 };
 
 enum pump_state { PUMP_IDLE, PUMP_NEXT, PUMP_SENDING, PUMP_RECEIVING };
+
+/* What the server owes: an answer for each statement, and now and then one more before it. */
+struct answer {
+	int statement;
+	enum { ANSWER_RESULT, ANSWER_PREPARED, ANSWER_PID } kind;
+};
 
 struct pump {
 	PGconn *conn;
 	struct operation operation;
 	enum pump_state state;
 	struct batch batch;
-	int received; /* statements of the batch that are answered */
+	struct answer answers[2 * BATCH_STATEMENTS]; /* that are due for the batch, in order */
+	int due, received;
 	bool rolling_back;
+	bool stale; /* it failed because of a prepared statement alone: start it anew */
 	int failed_statement; /* index within its batch of the statement that failed; -1 */
 	struct lease_error error; /* the first one; code 0: none */
 };

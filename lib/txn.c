@@ -38,14 +38,27 @@ static void add(struct txn *txn, struct batch *batch, enum role role, const char
 {
 	if (batch->n < BATCH_STATEMENTS)
 		txn->role[batch->n] = (int)role;
+	if (txn->of_one)
+		batch_add_often(batch, sql);
+	else
+		batch_add(batch, sql);
+}
+
+/* BEGIN, COMMIT, ROLLBACK: there is nothing to plan in them. */
+static void add_control(struct txn *txn, struct batch *batch, const char *sql)
+{
+	txn->role[batch->n] = ROLE_OTHER;
 	batch_add(batch, sql);
 }
 
 static void add_begin(struct txn *txn, struct batch *batch)
 {
-	add(txn, batch, ROLE_OTHER, lease_sql_begin);
+	add_control(txn, batch, lease_sql_begin);
 	add(txn, batch, ROLE_OTHER, lease_sql_settings);
-	bind_settings(batch, txn->statement_timeout, txn->lock_timeout, txn->notify, false);
+	bind_settings(batch, &(struct settings){ .statement_timeout = txn->statement_timeout,
+						 .lock_timeout = txn->lock_timeout,
+						 .notify = txn->notify,
+						 .generic_plans = txn->of_one });
 }
 
 static void add_lock(struct txn *txn, struct batch *batch)
@@ -238,7 +251,7 @@ static void add_start_node(struct batch *batch, const struct txn_item *item)
 	const struct lease_command *command = &item->command;
 	const struct lease_facts *facts = &item->facts;
 
-	batch_add(batch, lease_sql_start_node);
+	batch_add_often(batch, lease_sql_start_node);
 	bind_text(batch, command->run_id);
 	bind_text(batch, command->node_id);
 	bind_int(batch, facts->node.last_execution_no + 1);
@@ -257,7 +270,7 @@ static void add_finish_node(struct batch *batch, const struct txn_item *item)
 {
 	const struct lease_command *command = &item->command;
 
-	batch_add(batch, lease_sql_finish_node);
+	batch_add_often(batch, lease_sql_finish_node);
 	bind_text(batch, command->run_id);
 	bind_text(batch, command->node_id);
 	bind_int(batch, command->execution_no);
@@ -274,7 +287,7 @@ static void add_record_checkpoint(struct batch *batch, const struct txn_item *it
 {
 	const struct lease_command *command = &item->command;
 
-	batch_add(batch, lease_sql_record_checkpoint);
+	batch_add_often(batch, lease_sql_record_checkpoint);
 	bind_text(batch, command->run_id);
 	bind_text(batch, command->checkpoint_id);
 	bind_int(batch, command->attempt_no);
@@ -287,7 +300,7 @@ static void add_change_plan(struct batch *batch, const struct txn_item *item)
 {
 	const struct lease_command *command = &item->command;
 
-	batch_add(batch, lease_sql_change_plan);
+	batch_add_often(batch, lease_sql_change_plan);
 	bind_text(batch, command->run_id);
 	bind_int(batch, command->attempt_no);
 	bind_int(batch, command->expected_version);
@@ -342,7 +355,7 @@ static int add_apply(struct txn *txn, struct batch *batch, struct lease_error *r
 	add_mark_cancel(txn, batch);
 	add_fact(txn, batch);
 	batch->commits = batch->n > 0;
-	add(txn, batch, ROLE_OTHER, batch->commits ? "COMMIT" : "ROLLBACK");
+	add_control(txn, batch, batch->commits ? "COMMIT" : "ROLLBACK");
 	return 1;
 }
 
@@ -588,7 +601,7 @@ static int next_nothing_due(struct txn *txn, struct batch *batch)
 {
 	decide(txn);
 	txn->step = STEP_END;
-	add(txn, batch, ROLE_OTHER, "ROLLBACK");
+	add_control(txn, batch, "ROLLBACK");
 	return 1;
 }
 
@@ -669,8 +682,11 @@ struct lease_closed txn_closed(const struct txn_item *item)
 	};
 }
 
-struct operation txn_operation(struct txn *txn)
+static void begin_anew(void *self)
 {
+	struct txn *txn = self;
+
+	txn_done(txn);
 	txn->step = txn->lock == TXN_LOOK        ? STEP_LOOK
 		    : txn->lock == TXN_LOCK_NEXT ? STEP_LOCK_NEXT
 						 : STEP_LOCK;
@@ -678,8 +694,15 @@ struct operation txn_operation(struct txn *txn)
 		struct txn_item *item = &txn->items[i];
 
 		*item = (struct txn_item){ .command = item->command };
+		if (txn->lock == TXN_LOCK_NEXT)
+			item->command.run_id = NULL; /* of the lock that chose it */
 	}
-	return (struct operation){ next, take, txn };
+}
+
+struct operation txn_operation(struct txn *txn)
+{
+	begin_anew(txn);
+	return (struct operation){ next, take, txn, begin_anew };
 }
 
 bool txn_is_applying(const struct txn *txn)

@@ -743,7 +743,7 @@ static void an_odd_answer_to_a_batch_that_commits_leaves_the_outcome_unknown(voi
 {
 	struct scenario *s = *state;
 	struct odd_operation odd = { 0 };
-	struct operation operation = { odd_next, odd_take, &odd };
+	struct operation operation = { odd_next, odd_take, &odd, NULL };
 
 	assert_failure(LEASE_E_PROTOCOL, "", LEASE_ADVICE_RECONNECT,
 		       pump_run(s->worker, operation, LEASE_TIMEOUT_DEFAULT, &last_error));

@@ -126,6 +126,9 @@ static void case_27_clients_take_turns_at_fewer_sessions(void **state)
 	assert_sql(s->admin, "120",
 		   "select count(*) from lease.runs r join lease.run_attempts a using (run_id) "
 		   "where r.status = 'completed' and a.outcome = 'completed'");
+	/* often as they were sent: both sessions that serve the clients know no statement */
+	for (int i = 0; i < 3; i++)
+		assert_sql(p->conns[i], "0", "select count(*) from pg_prepared_statements");
 	assert_explained(s);
 	stop_pooler(p);
 }
