@@ -15,9 +15,12 @@
  *   calling the same verb again with the same arguments is safe and tells.
  * - Outputs come last and are untouched on error. `reterr` may be NULL.
  * - A connection must be idle: no transaction open, no pipeline, no COPY. The functions open and
- *   end their own transactions, keep nothing in the session (a transaction pooler in between is
- *   fine, prepared statements are not used) and leave the connection as they found it. One
- *   connection serves one thread at a time; there is no global state.
+ *   end their own transactions and leave the connection as they found it, but for prepared statements
+ *   named `lease_1`, `lease_2` …, which the verbs on one run keep from their sixth use on: parsing and
+ *   planning are most of what they cost. Behind a pooler, which is told by its cancel key, nothing is
+ *   prepared and nothing kept in the session: transaction pooling is fine. DISCARD and DEALLOCATE
+ *   are, too; nothing is prepared on that connection afterwards. One connection serves one thread
+ *   at a time; there is no global state.
  * - `timeout` is how long a call may take in all. Half of it is set as statement_timeout on the
  *   server and a third as lock_timeout, so that a slow server or a lock mostly ends as LEASE_E_SERVER
  *   on a connection that stays usable; after LEASE_E_TIMEOUT the connection must be closed. Half of

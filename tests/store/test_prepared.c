@@ -136,28 +136,47 @@ static void a_connection_that_was_reset_begins_anew(void **state)
 	assert_sql(s->worker, "1", NAMES);
 }
 
-/* A refusal and an error in between leave nothing behind that a later call would trip over. */
-static void refusals_and_errors_keep_what_is_prepared(void **state)
+/* Only the look is gone: the lock chose a run already when that is found out. */
+static void what_was_discarded_in_part_is_sent_anew(void **state)
 {
 	struct scenario *s = *state;
-	struct lease_grant grant;
+	char *look;
 
 	work_often(s, "a");
-	for (int i = 0; i < OFTEN; i++)
-		assert_refused(LEASE_NOT_FOUND, claim(s->worker, "none", "w", LONG, &grant));
+	look = sql_text(s->worker, "select name from pg_prepared_statements "
+				   "where statement like '%%unbroken%%'");
+	sql(s->worker, "deallocate %s", look);
+	free(look);
+	work_often(s, "b");
+	assert_int_equal(PQtransactionStatus(s->worker), PQTRANS_IDLE);
+	assert_explained(s);
+}
+
+static void claim_refused(struct scenario *s, int times)
+{
+	for (int i = 0; i < times; i++)
+		assert_refused(LEASE_NOT_FOUND, claim(s->worker, "none", "w", LONG, NULL));
+}
+
+/* The lock fails in the very batch that was to prepare it and the look: later ones do it. */
+static void an_error_in_between_leaves_nothing_half_prepared(void **state)
+{
+	struct scenario *s = *state;
+	struct lease_claim given = {
+		.run_id = "r", .owner = "w", .ttl = LONG, .timeout = LEASE_SECOND / 5
+	};
+	struct lease_grant grant;
+
 	assert_granted(submit(s->other, "r"));
 	sql(s->other, "begin; select from lease.runs where run_id = 'r' for update");
-	for (int i = 0; i < 2; i++) {
-		struct lease_claim given = {
-			.run_id = "r", .owner = "w", .ttl = LONG, .timeout = LEASE_SECOND / 5
-		};
-
-		assert_true(lease_mark_running(s->worker, &given, &grant, &last_error) < 0);
-		assert_string_equal(last_error.sqlstate, "55P03");
-	}
+	claim_refused(s, USES + 1); /* the last one asks whose session it is */
+	assert_true(lease_mark_running(s->worker, &given, &grant, &last_error) < 0);
+	assert_string_equal(last_error.sqlstate, "55P03");
+	assert_sql(s->worker, "2", NAMES); /* the settings and the lock */
 	sql(s->other, "rollback");
+	claim_refused(s, OFTEN);
+	assert_sql(s->worker, "3", NAMES);
 	assert_granted(claim(s->worker, "r", "w", LONG, &grant));
-	work_often(s, "b");
 	assert_explained(s);
 }
 
@@ -171,7 +190,8 @@ int main(void)
 		store_test(a_name_that_is_taken_is_not_used),
 		store_test_alone(a_changed_column_is_read_anew),
 		store_test(a_connection_that_was_reset_begins_anew),
-		store_test(refusals_and_errors_keep_what_is_prepared),
+		store_test(what_was_discarded_in_part_is_sent_anew),
+		store_test(an_error_in_between_leaves_nothing_half_prepared),
 	};
 
 	cmocka_set_test_filter(getenv("TEST_FILTER"));
