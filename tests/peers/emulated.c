@@ -178,16 +178,32 @@ double rescue_as_absurd(const struct peer *peer, const char *conninfo)
 
 /* -- an ORM: lock all, then one by one --------------------------------------------------------- */
 
+const char *const orm_statements[ORM_STATEMENTS] = {
+	[ORM_LOST] =
+		"SELECT * FROM orm.runs WHERE status = 'running' AND lease_expires_at <= now() "
+		"ORDER BY run_id FOR UPDATE SKIP LOCKED",
+	[ORM_CLOSE] = "UPDATE orm.attempts SET finished_at = clock_timestamp(), "
+		      "outcome = 'lease_expired', error_code = 'worker_lease_expired' "
+		      "WHERE run_id = $1 AND finished_at IS NULL",
+	[ORM_ATTEMPT] = "SELECT * FROM orm.attempts WHERE run_id = $1 "
+			"ORDER BY attempt_no DESC LIMIT 1",
+	[ORM_MOVE] = "UPDATE orm.runs SET status = 'pending', owner = NULL, "
+		     "lease_expires_at = NULL, version = version + 1, "
+		     "updated_at = clock_timestamp() WHERE run_id = $1",
+};
+
+static const char *const orm_names[ORM_STATEMENTS] = { "lost", "close", "attempt", "move" };
+
 static void reconcile_one(PGconn *conn, const char *run_id)
 {
 	PGresult *attempt;
 
-	PQclear(prepared(conn, "close", 1, &run_id));
-	attempt = prepared(conn, "attempt", 1, &run_id);
+	PQclear(prepared(conn, orm_names[ORM_CLOSE], 1, &run_id));
+	attempt = prepared(conn, orm_names[ORM_ATTEMPT], 1, &run_id);
 	if (PQntuples(attempt) != 1)
 		die("the run %s has no attempt", run_id);
 	PQclear(attempt);
-	PQclear(prepared(conn, "move", 1, &run_id));
+	PQclear(prepared(conn, orm_names[ORM_MOVE], 1, &run_id));
 }
 
 double rescue_as_orm(const struct peer *peer, const char *conninfo)
@@ -198,21 +214,12 @@ double rescue_as_orm(const struct peer *peer, const char *conninfo)
 	int64_t began;
 
 	(void)peer;
-	prepare(conn, "lost",
-		"SELECT * FROM orm.runs WHERE status = 'running' AND lease_expires_at <= now() "
-		"ORDER BY run_id FOR UPDATE SKIP LOCKED");
-	prepare(conn, "close",
-		"UPDATE orm.attempts SET finished_at = clock_timestamp(), outcome = 'lease_expired', "
-		"error_code = 'worker_lease_expired' WHERE run_id = $1 AND finished_at IS NULL");
-	prepare(conn, "attempt",
-		"SELECT * FROM orm.attempts WHERE run_id = $1 ORDER BY attempt_no DESC LIMIT 1");
-	prepare(conn, "move",
-		"UPDATE orm.runs SET status = 'pending', owner = NULL, lease_expires_at = NULL, "
-		"version = version + 1, updated_at = clock_timestamp() WHERE run_id = $1");
+	for (int i = 0; i < ORM_STATEMENTS; i++)
+		prepare(conn, orm_names[i], orm_statements[i]);
 	rescue_begins();
 	began = clock_us();
 	sql(conn, "BEGIN");
-	lost = prepared(conn, "lost", 0, NULL);
+	lost = prepared(conn, orm_names[ORM_LOST], 0, NULL);
 	for (int i = 0; i < PQntuples(lost); i++)
 		reconcile_one(conn, PQgetvalue(lost, i, 0));
 	sql(conn, "COMMIT");

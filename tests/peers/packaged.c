@@ -1,6 +1,7 @@
 /*
  * Peers that are packages: their own code makes the schema and rescues, in a process of its own
- * (rescue.js, which lies beside them in the build folder); only the rows come from here.
+ * (rescue.js, which lies beside them in the build folder); only the rows come from here. The ORM's
+ * statements, which are emulated.c's, go through a client library that is a package, too.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -14,12 +15,16 @@ enum { LONG_MS = 600000 };
 static void start_node(struct process *process, const struct peer *peer, char *action,
 		       const char *conninfo)
 {
+	/* for those that it does not concern they are there in vain */
+	char *const *orm = (char *const *)orm_statements;
 	char *script = test_program("tests/peers/rescue.js"), *name = strdup(peer->name);
 	char *database = strdup(database_of(conninfo));
 
 	if (!name || !database)
 		die("out of memory");
-	process_start(process, ((char *const[]){ "node", script, name, action, database, NULL }),
+	process_start(process,
+		      ((char *const[]){ "node", script, name, action, database, orm[ORM_LOST],
+					orm[ORM_CLOSE], orm[ORM_ATTEMPT], orm[ORM_MOVE], NULL }),
 		      ((char *const[]){ "NODE_ENV=production", NULL }));
 	free(script);
 	free(name);

@@ -18,23 +18,34 @@
 
 enum { ROUNDS_MAX = 9 };
 
+/* What two peers of one schema share. */
+static const char lease_left[] = "SELECT count(*) FROM lease.run_attempts "
+				 "WHERE finished_at IS NULL AND lease_expires_at <= now()";
+static const char lease_facts[] =
+	"SELECT count(*) FROM lease.run_attempts WHERE outcome = 'lease_expired'";
+static const char orm_left[] = "SELECT count(*) FROM orm.attempts a JOIN orm.runs r USING (run_id) "
+			       "WHERE a.finished_at IS NULL AND r.lease_expires_at <= now()";
+static const char orm_facts[] = "SELECT count(*) FROM orm.attempts WHERE outcome = 'lease_expired'";
+static const char river_left[] =
+	"SELECT count(*) FROM river.job "
+	"WHERE state = 'running' AND attempted_at < now() - interval '1 hour'";
+static const char river_facts[] = "SELECT count(*) FROM river.job WHERE cardinality(errors) = 1";
+
 static const struct peer peers[] = {
 	{ .name = "sweep",
 	  .title = "lease-reconciler, the library's sweep",
 	  .kept = KEPT_AS_ROW,
 	  .make = make_leases,
 	  .rescue = rescue_by_sweep,
-	  .left = "SELECT count(*) FROM lease.run_attempts "
-		  "WHERE finished_at IS NULL AND lease_expires_at <= now()",
-	  .facts = "SELECT count(*) FROM lease.run_attempts WHERE outcome = 'lease_expired'" },
+	  .left = lease_left,
+	  .facts = lease_facts },
 	{ .name = "daemon",
 	  .title = "lease-reconciler, the daemon",
 	  .kept = KEPT_AS_ROW,
 	  .make = make_leases,
 	  .rescue = rescue_by_daemon,
-	  .left = "SELECT count(*) FROM lease.run_attempts "
-		  "WHERE finished_at IS NULL AND lease_expires_at <= now()",
-	  .facts = "SELECT count(*) FROM lease.run_attempts WHERE outcome = 'lease_expired'" },
+	  .left = lease_left,
+	  .facts = lease_facts },
 	{ .name = "absurd",
 	  .title = "absurd-shaped (emulated)",
 	  .kept = KEPT_AS_ROW,
@@ -50,9 +61,16 @@ static const struct peer peers[] = {
 	  .file = "orm",
 	  .make = make_emulated,
 	  .rescue = rescue_as_orm,
-	  .left = "SELECT count(*) FROM orm.attempts a JOIN orm.runs r USING (run_id) "
-		  "WHERE a.finished_at IS NULL AND r.lease_expires_at <= now()",
-	  .facts = "SELECT count(*) FROM orm.attempts WHERE outcome = 'lease_expired'" },
+	  .left = orm_left,
+	  .facts = orm_facts },
+	{ .name = "orm_node",
+	  .title = "ORM-shaped, by node-postgres (emulated)",
+	  .kept = KEPT_AS_ROW,
+	  .file = "orm",
+	  .make = make_emulated,
+	  .rescue = rescue_by_package,
+	  .left = orm_left,
+	  .facts = orm_facts },
 	{ .name = "river",
 	  .title = "River-shaped, 10,000 at a time (emulated)",
 	  .kept = KEPT_IN_ROW,
@@ -60,9 +78,8 @@ static const struct peer peers[] = {
 	  .file = "river",
 	  .make = make_emulated,
 	  .rescue = rescue_as_river,
-	  .left = "SELECT count(*) FROM river.job "
-		  "WHERE state = 'running' AND attempted_at < now() - interval '1 hour'",
-	  .facts = "SELECT count(*) FROM river.job WHERE cardinality(errors) = 1" },
+	  .left = river_left,
+	  .facts = river_facts },
 	{ .name = "river_1000",
 	  .title = "River-shaped, 1,000 at a time (emulated)",
 	  .kept = KEPT_IN_ROW,
@@ -70,9 +87,8 @@ static const struct peer peers[] = {
 	  .file = "river",
 	  .make = make_emulated,
 	  .rescue = rescue_as_river,
-	  .left = "SELECT count(*) FROM river.job "
-		  "WHERE state = 'running' AND attempted_at < now() - interval '1 hour'",
-	  .facts = "SELECT count(*) FROM river.job WHERE cardinality(errors) = 1" },
+	  .left = river_left,
+	  .facts = river_facts },
 	{ .name = "graphile_worker",
 	  .title = "graphile-worker",
 	  .kept = KEPT_NOTHING,

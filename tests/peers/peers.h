@@ -46,7 +46,7 @@ char *make_leases(const struct peer *peer, long rows);
 double rescue_by_sweep(const struct peer *peer, const char *conninfo);
 double rescue_by_daemon(const struct peer *peer, const char *conninfo);
 
-/* The packages' own code, by rescue.js. */
+/* The packages' own code, by rescue.js; it sends the ORM's statements by one of them, too. */
 char *make_by_package(const struct peer *peer, long rows);
 double rescue_by_package(const struct peer *peer, const char *conninfo);
 
@@ -56,6 +56,10 @@ double rescue_as_oban(const struct peer *peer, const char *conninfo);
 double rescue_as_river(const struct peer *peer, const char *conninfo);
 double rescue_as_absurd(const struct peer *peer, const char *conninfo);
 double rescue_as_orm(const struct peer *peer, const char *conninfo);
+
+/* What an ORM's reconcile sends: all lost runs; for one of them its close, its attempt, its move. */
+enum { ORM_LOST, ORM_CLOSE, ORM_ATTEMPT, ORM_MOVE, ORM_STATEMENTS };
+extern const char *const orm_statements[ORM_STATEMENTS];
 
 /* -- how long rows stay locked ---------------------------------------------------------------- */
 

@@ -1,7 +1,7 @@
 /*
  * The packages' side of the comparison: makes a package's schema, or runs its own rescue once.
  *
- *	node rescue.js graphile_worker|pg_boss make|rescue DATABASE
+ *	node rescue.js graphile_worker|pg_boss|orm_node make|rescue DATABASE [STATEMENT…]
  *
  * PGHOST, PGPORT and PGUSER name the server. `rescue` connects, prints {"ready":true}, waits for
  * SIGUSR2, and prints how long the package's own code took: {"seconds":1.234}. No statement of a
@@ -9,7 +9,7 @@
  */
 'use strict';
 
-const [peer, action, database] = process.argv.slice(2);
+const [peer, action, database, ...statements] = process.argv.slice(2);
 const connection = { host: process.env.PGHOST, port: +process.env.PGPORT,
 	user: process.env.PGUSER, database };
 
@@ -48,6 +48,28 @@ const peers = {
 			connect: () => boss.start(),
 			rescue: () => boss.expire(),
 			end: () => boss.stop({ graceful: false }),
+		};
+	},
+
+	/* The statements of emulated.c, by the client library that the others use. */
+	async orm_node() {
+		const { Client } = require('pg');
+		const client = new Client(connection);
+		const [lost, close, attempt, move] = statements.map((text, i) =>
+			(...values) => client.query({ name: `orm${i}`, text, values }));
+
+		return {
+			connect: () => client.connect(),
+			rescue: async () => {
+				await client.query('BEGIN');
+				for (const run of (await lost()).rows) {
+					await close(run.run_id);
+					await attempt(run.run_id);
+					await move(run.run_id);
+				}
+				await client.query('COMMIT');
+			},
+			end: () => client.end(),
 		};
 	},
 };

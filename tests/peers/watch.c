@@ -16,7 +16,7 @@
 
 #include "peers.h"
 
-enum { PACE_US = 2000, HELD_MAX = 64 };
+enum { PACE_NS = 2000000, HELD_MAX = 64 };
 
 static const char look[] =
 	"SELECT transactionid::text FROM pg_locks "
@@ -91,7 +91,7 @@ static void *run_watch(void *argument)
 
 	while (!atomic_load(&watch->stop)) {
 		look_once(watch);
-		nanosleep(&(struct timespec){ 0, PACE_US * 1000 }, NULL);
+		nanosleep(&(struct timespec){ 0, PACE_NS }, NULL);
 	}
 	return NULL;
 }
