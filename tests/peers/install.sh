@@ -17,9 +17,8 @@ rm -f "$folder/installed.json"
 cp "$here/package.json" "$here/package-lock.json" "$folder/"
 if ! (cd "$folder" && npm ci --ignore-scripts --no-audit --no-fund --fetch-timeout=60000 \
 	--fetch-retries=1) >"$folder/npm.log" 2>&1 </dev/null; then
-	echo "bench-peers: npm cannot get the packages to compare with: $(grep -m 1 -E \
-		'npm (ERR!|error) [a-z]* ?[A-Za-z]' "$folder/npm.log" || tail -n 1 "$folder/npm.log") \
-(all of it: $folder/npm.log)" >&2
+	echo "bench-peers: npm cannot get the packages to compare with: $(sed -nE \
+		's/^npm (ERR!|error) (code )?//p' "$folder/npm.log" | head -n 1) (all of it: $folder/npm.log)" >&2
 	exit 69
 fi
 cp "$here/package-lock.json" "$folder/installed.json"

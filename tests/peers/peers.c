@@ -223,7 +223,7 @@ static double count_statements(const char *database)
 {
 	return (double)sql_number(
 		run.admin,
-		"SELECT sum(calls) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid "
+		"SELECT coalesce(sum(calls), 0) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid "
 		"WHERE d.datname = '%s' AND s.toplevel "
 		"AND s.query NOT LIKE 'SELECT %% FROM ONLY %% FOR KEY SHARE OF x'",
 		database);
@@ -399,19 +399,34 @@ static void parse_options(int argc, char **argv)
 		} else
 			usage_error("unknown option, or one without its value:", argv[optind - 1]);
 	}
-	if (run.rounds > ROUNDS_MAX)
-		usage_error("--rounds takes 9 at most, not", "more");
+	if (run.rounds > ROUNDS_MAX) {
+		fprintf(stderr, "peers: --rounds takes a number from 1 to %d, not '%ld'\n",
+			ROUNDS_MAX, run.rounds);
+		exit(EX_USAGE);
+	}
 	if (argc - optind > 1)
 		usage_error("one FILE at most, not also", argv[optind + 1]);
 	run.json = argv[optind];
+}
+
+/* Before minutes go into loading. */
+static void check_needs(void)
+{
+	char *script = test_program("tests/peers/rescue.js");
+
+	if (access(script, R_OK) != 0)
+		die("%s is missing: make bench-peers puts it there, with the packages", script);
+	free(script);
+	run.admin = test_connect("dbname=postgres");
+	sql(run.admin, "CREATE EXTENSION IF NOT EXISTS pg_stat_statements");
+	rescue_begins();
 }
 
 int main(int argc, char **argv)
 {
 	parse_options(argc, argv);
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	run.admin = test_connect("dbname=postgres");
-	sql(run.admin, "CREATE EXTENSION IF NOT EXISTS pg_stat_statements");
+	check_needs();
 	for (int i = 0; i < PEERS; i++)
 		if (is_picked(i))
 			make_database(i);
