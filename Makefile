@@ -119,8 +119,8 @@ NOT_UNDER_VALGRIND := store/test_clock store/test_property store/test_races
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all lib daemon cli examples tests demo check bench bench-peers torture model property service-check \
-	service-check-deb dist deb fresh fuzz fuzzers valgrind coverage demo-run check-run bench-run \
+.PHONY: all lib daemon cli examples tests demo check bench bench-quick bench-record bench-peers torture model property service-check \
+	service-check-deb dist deb fresh fuzz fuzzers valgrind coverage demo-run check-run bench-run bench-quick-run \
 	bench-peers-run torture-run model-run property-run valgrind-run races races-run pages format lint install uninstall clean \
 	help FORCE
 
@@ -149,13 +149,17 @@ coverage:	## which lines the tests reach, with gcovr; fails below 95 % of the li
 	@exec bash tests/coverage.sh '$(BUILD)/coverage'
 
 # The packages are looked for only by the second make, after prepare.sh brought them.
-demo check bench torture model property races:
+demo check bench bench-quick torture model property races:
 	@LEASE_BUILD='$(O)' bash tests/prepare.sh
 	@$(MAKE) --no-print-directory $@-run
 
 demo:	## install what is missing, build, and watch a killed worker's run being finished by another
 check:	## install what is missing, build, and run all tests (TESTS='store/test_x' for some)
-bench:	## the same for the measurements; writes bench.json into the build folder
+bench:	## the same for the measurements; writes bench.json, .md and .svg into the build folder
+bench-quick:	## the same on less data, in two minutes; writes bench-quick.json, .md and .svg
+bench-record:	## make the figures of the last `make bench` those of docs/bench/
+	cp '$(O)/bench.md' docs/bench/figures.md
+	cp '$(O)/bench.svg' docs/bench/figures.svg
 torture:	## the same for the fault campaign: FAULTS=1000, SEED (a new one each time)
 model:	## check the models of the protocol and of the amnesty in all their states (docs/model.md)
 races:	## the long form of two races: ROUNDS=1000 of two reconcilers, ten times as many of completions
@@ -190,8 +194,12 @@ check-run: all $(PAGES) $(addprefix $(O)/tests/,$(PICKED_TESTS)) $(if $(filter t
 valgrind-run: all $(addprefix $(O)/tests/,$(PICKED_TESTS)) $(TORTURE)
 	@LEASE_BUILD='$(O)' exec bash tests/valgrind.sh $(addprefix $(O)/tests/,\
 		$(filter-out $(NOT_UNDER_VALGRIND),$(PICKED_TESTS)))
+run_bench = @LEASE_BUILD='$(abspath $(O))' LEASE_SOURCE='$(CURDIR)' \
+	exec bash tests/cluster.sh with $(BENCH_CLUSTER) $(BENCH)
 bench-run: all $(BENCH)
-	@LEASE_BUILD='$(abspath $(O))' LEASE_SOURCE='$(CURDIR)' exec bash tests/cluster.sh with $(BENCH_CLUSTER) $(BENCH) $(O)/bench.json
+	$(run_bench) $(O)/bench.json
+bench-quick-run: all $(BENCH)
+	$(run_bench) --quick $(O)/bench-quick.json
 bench-peers-run: all $(PEERS)
 	@bash tests/peers/install.sh '$(O)/tests/peers'
 	@LEASE_BUILD='$(abspath $(O))' LEASE_SOURCE='$(CURDIR)' exec bash tests/cluster.sh with $(PEERS_CLUSTER) \

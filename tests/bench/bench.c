@@ -1,10 +1,10 @@
 /*
  * The bench: runs the measurements against a private cluster, prints their figures as a table and
- * writes them as a flat JSON object. Run it by `make bench`; docs/bench/README.md says what the
- * figures mean.
+ * writes them as a flat JSON object, a table in Markdown and a picture. Run it by `make bench`;
+ * docs/bench/README.md says what the figures mean.
  *
  * It promises no verdict: a figure short of its aim is marked, and the exit code stays 0. What
- * could not be measured ends it with an error, and no JSON file is written.
+ * could not be measured ends it with an error, and no file is written.
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -43,7 +43,7 @@ static void print_usage(FILE *file)
 	      "  --only NAME  one measurement\n"
 	      "  --open N     open leases (100000)\n"
 	      "  --history N  closed attempts behind them (1000000)\n"
-	      "  FILE         where to write the figures as JSON\n"
+	      "  FILE         where to write the figures as JSON; beside it a table (.md) and a picture (.svg)\n"
 	      "\n"
 	      "measurements:\n",
 	      file);
@@ -114,6 +114,38 @@ static void run_measurement(struct bench *bench, const struct measurement *measu
 	progress("%s: took %.1f s", measurement->name, (double)(clock_us() - began) / 1e6);
 }
 
+static int server_version(void)
+{
+	PGconn *conn = PQconnectdb("");
+	int version = PQserverVersion(conn) / 10000;
+
+	if (version == 0)
+		die("no server: %s", PQerrorMessage(conn));
+	PQfinish(conn);
+	return version;
+}
+
+/* The table and the picture lie beside the JSON file, under its name. */
+static void write_files(const char *json)
+{
+	static const struct {
+		const char *ending;
+		void (*write)(FILE *file);
+	} forms[] = { { "md", write_markdown }, { "svg", write_picture } };
+	const char *dot = strrchr(json, '.');
+	int length = (int)(dot && !strchr(dot, '/') ? dot - json : (long)strlen(json));
+
+	figures_write(json);
+	for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
+		char *path;
+
+		if (asprintf(&path, "%.*s.%s", length, json, forms[i].ending) < 0)
+			die("out of memory");
+		write_whole(path, forms[i].write);
+		free(path);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	struct bench bench = { .history = -1 };
@@ -122,6 +154,7 @@ int main(int argc, char **argv)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	figure("cores", (double)sysconf(_SC_NPROCESSORS_ONLN), "", NO_AIM, 0,
 	       "shared by server, clients and daemon");
+	figure("postgresql", server_version(), "", NO_AIM, 0, "the server's major version");
 	figure("open_leases", (double)bench.open, "", NO_AIM, 0, "open attempts in the database");
 	figure("closed_attempts", (double)bench.history, "", NO_AIM, 0,
 	       "closed ones behind them, of runs with random text ids");
@@ -132,6 +165,6 @@ int main(int argc, char **argv)
 	free(bench.conninfo);
 	figures_print();
 	if (bench.json)
-		figures_write(bench.json);
+		write_files(bench.json);
 	return 0;
 }

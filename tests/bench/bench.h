@@ -13,6 +13,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 
 #include "harness.h"
 #include "lease.h"
@@ -55,9 +56,23 @@ enum aim { NO_AIM, AT_LEAST, AT_MOST };
 void figure(const char *name, double value, const char *unit, enum aim aim, double bound,
 	    const char *what);
 
+struct figure {
+	const char *name, *unit, *what;
+	double value, bound;
+	enum aim aim;
+};
+
+const struct figure *figures_all(int *ret_n);
+const struct figure *figure_find(const char *name); /* NULL: it was not measured */
+bool figure_falls_short(const struct figure *figure);
+
 /* The table goes to stdout; `path` gets all of them, or is left as it is. */
 void figures_print(void);
 void figures_write(const char *path);
+/* The same for other forms of them, below. */
+void write_whole(const char *path, void (*write)(FILE *file));
+void write_markdown(FILE *file);
+void write_picture(FILE *file);
 
 /* Four significant digits, whole numbers whole. */
 const char *number_text(double value, char text[32]);

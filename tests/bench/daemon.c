@@ -271,7 +271,7 @@ void measure_idle(struct bench *bench)
 {
 	char *conninfo = test_database_create();
 	PGconn *conn = test_connect(conninfo);
-	unsigned seconds = bench->quick ? 6 : 12;
+	unsigned seconds = bench->quick ? 4 : 12;
 	struct process daemon;
 	double wakeups, cpu;
 

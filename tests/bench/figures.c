@@ -15,11 +15,7 @@
 
 enum { FIGURES_MAX = 128 };
 
-static struct {
-	const char *name, *unit, *what;
-	double value, bound;
-	enum aim aim;
-} figures[FIGURES_MAX];
+static struct figure figures[FIGURES_MAX];
 static int n_figures;
 
 void figure(const char *name, double value, const char *unit, enum aim aim, double bound,
@@ -27,12 +23,21 @@ void figure(const char *name, double value, const char *unit, enum aim aim, doub
 {
 	if (n_figures == FIGURES_MAX || !isfinite(value))
 		die("%s: no room for it, or it is no number", name);
-	figures[n_figures].name = name;
-	figures[n_figures].value = value;
-	figures[n_figures].unit = unit;
-	figures[n_figures].aim = aim;
-	figures[n_figures].bound = bound;
-	figures[n_figures++].what = what;
+	figures[n_figures++] = (struct figure){ name, unit, what, value, bound, aim };
+}
+
+const struct figure *figures_all(int *ret_n)
+{
+	*ret_n = n_figures;
+	return figures;
+}
+
+const struct figure *figure_find(const char *name)
+{
+	for (int i = 0; i < n_figures; i++)
+		if (strcmp(figures[i].name, name) == 0)
+			return &figures[i];
+	return NULL;
 }
 
 void progress(const char *format, ...)
@@ -91,32 +96,62 @@ const char *number_text(double value, char text[32])
 	return text;
 }
 
-static bool falls_short(int i)
+bool figure_falls_short(const struct figure *figure)
 {
-	return (figures[i].aim == AT_LEAST && figures[i].value < figures[i].bound) ||
-	       (figures[i].aim == AT_MOST && figures[i].value > figures[i].bound);
+	return (figure->aim == AT_LEAST && figure->value < figure->bound) ||
+	       (figure->aim == AT_MOST && figure->value > figure->bound);
+}
+
+/* "" where there is none. */
+static const char *aim_text(const struct figure *figure, const char *at_least, const char *at_most,
+			    char text[48])
+{
+	char bound[32];
+
+	text[0] = '\0';
+	if (figure->aim != NO_AIM)
+		snprintf(text, 48, "%s %s%s", figure->aim == AT_LEAST ? at_least : at_most,
+			 number_text(figure->bound, bound),
+			 figure_falls_short(figure) ? " SHORT" : "");
+	return text;
 }
 
 void figures_print(void)
 {
-	char number[32], bound[32], aim[48];
+	char number[32], aim[48];
 
 	printf("\n%-31s %10s  %-9s  %-14s  %s\n", "figure", "value", "unit", "aim", "what it is");
-	for (int i = 0; i < n_figures; i++) {
-		aim[0] = '\0';
-		if (figures[i].aim != NO_AIM)
-			snprintf(aim, sizeof(aim), "%s %s%s",
-				 figures[i].aim == AT_LEAST ? ">=" : "<=",
-				 number_text(figures[i].bound, bound),
-				 falls_short(i) ? " SHORT" : "");
+	for (int i = 0; i < n_figures; i++)
 		printf("%-31s %10s  %-9s  %-14s  %s\n", figures[i].name,
-		       number_text(figures[i].value, number), figures[i].unit, aim,
-		       figures[i].what);
-	}
+		       number_text(figures[i].value, number), figures[i].unit,
+		       aim_text(&figures[i], ">=", "<=", aim), figures[i].what);
+}
+
+void write_markdown(FILE *file)
+{
+	char number[32], aim[48];
+
+	fputs("# Figures\n\nWritten by the bench; [README.md](README.md) says what is measured, and how. "
+	      "SHORT: the aim is not reached.\n\n",
+	      file);
+	fputs("| figure | value | unit | aim | what it is |\n|---|--:|---|---|---|\n", file);
+	for (int i = 0; i < n_figures; i++)
+		fprintf(file, "| `%s` | %s | %s | %s | %s |\n", figures[i].name,
+			number_text(figures[i].value, number), figures[i].unit,
+			aim_text(&figures[i], "≥", "≤", aim), figures[i].what);
+}
+
+static void write_json(FILE *file)
+{
+	fputs("{\n", file);
+	for (int i = 0; i < n_figures; i++)
+		fprintf(file, "  \"%s\": %.6g%s\n", figures[i].name, figures[i].value,
+			i + 1 < n_figures ? "," : "");
+	fputs("}\n", file);
 }
 
 /* Under another name first: whoever reads the file finds all of it or the old one. */
-void figures_write(const char *path)
+void write_whole(const char *path, void (*write)(FILE *file))
 {
 	char *part;
 	FILE *file;
@@ -126,13 +161,15 @@ void figures_write(const char *path)
 	file = fopen(part, "w");
 	if (!file)
 		die("%s: %s", part, strerror(errno));
-	fputs("{\n", file);
-	for (int i = 0; i < n_figures; i++)
-		fprintf(file, "  \"%s\": %.6g%s\n", figures[i].name, figures[i].value,
-			i + 1 < n_figures ? "," : "");
-	fputs("}\n", file);
+	write(file);
 	if (ferror(file) | (fclose(file) != 0) || rename(part, path) != 0)
 		die("%s: %s", path, strerror(errno));
 	free(part);
-	printf("\nwritten to %s\n", path);
+	printf("written to %s\n", path);
+}
+
+void figures_write(const char *path)
+{
+	putchar('\n');
+	write_whole(path, write_json);
 }
