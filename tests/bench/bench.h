@@ -142,6 +142,7 @@ struct client {
 	PGconn *conn;
 	const struct lease_token *tokens;
 	size_t n, next;
+	bool is_prepared; /* update_one's statement is, on `conn` */
 	/* One thing, over and over: how many rows it wrote. It must not fail; 0 ends the client. */
 	long (*step)(struct client *client);
 	/*
@@ -181,10 +182,12 @@ long renew_leases(struct client *client);
 /*
  * … and the least that a database can do for one: an UPDATE of one row by its primary key, in a
  * table of the same columns that has nothing else (no trigger, constraint or domain, no other index)
- * and holds the open leases alone.
+ * and holds the open leases alone. One row: prepared, as the library's renewal is; or not, as both
+ * are behind a pooler.
  */
 void make_floor(PGconn *conn);
 long update_one(struct client *client);
+long update_one_unprepared(struct client *client);
 long update_many(struct client *client);
 
 /* For steps of one's own. */

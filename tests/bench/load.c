@@ -194,9 +194,8 @@ void make_floor(PGconn *conn)
 	sql(conn, "CHECKPOINT");
 }
 
-long execute(struct client *client, const char *statement, int n, const char *const *values)
+static long take_rows(struct client *client, PGresult *result)
 {
-	PGresult *result = PQexecParams(client->conn, statement, n, NULL, values, NULL, NULL, 1);
 	ExecStatusType status = PQresultStatus(result);
 	long rows = atol(PQcmdTuples(result));
 
@@ -206,20 +205,46 @@ long execute(struct client *client, const char *statement, int n, const char *co
 	return rows;
 }
 
-long update_one(struct client *client)
+long execute(struct client *client, const char *statement, int n, const char *const *values)
+{
+	return take_rows(client,
+			 PQexecParams(client->conn, statement, n, NULL, values, NULL, NULL, 1));
+}
+
+static const char floor_statement[] =
+	"UPDATE bench.floor SET heartbeat_at = clock_timestamp(), "
+	"lease_expires_at = clock_timestamp() + $3::int8 * interval '1 microsecond' "
+	"WHERE run_id = $1 AND attempt_no = $2::int4";
+
+static long update_next(struct client *client, bool prepared)
 {
 	const struct lease_token *token = next_token(client);
 	char attempt_no[16];
 	const char *values[] = { token->run_id, attempt_no, TTL_TEXT };
+	long rows;
 
 	snprintf(attempt_no, sizeof(attempt_no), "%" PRId32, token->attempt_no);
-	if (execute(client,
-		    "UPDATE bench.floor SET heartbeat_at = clock_timestamp(), "
-		    "lease_expires_at = clock_timestamp() + $3::int8 * interval '1 microsecond' "
-		    "WHERE run_id = $1 AND attempt_no = $2::int4",
-		    3, values) != 1)
+	if (prepared)
+		rows = take_rows(client,
+				 PQexecPrepared(client->conn, "floor", 3, values, NULL, NULL, 1));
+	else
+		rows = execute(client, floor_statement, 3, values);
+	if (rows != 1)
 		die("bench.floor: %s was not updated", token->run_id);
 	return 1;
+}
+
+long update_one(struct client *client)
+{
+	if (!client->is_prepared)
+		take_rows(client, PQprepare(client->conn, "floor", floor_statement, 0, NULL));
+	client->is_prepared = true;
+	return update_next(client, true);
+}
+
+long update_one_unprepared(struct client *client)
+{
+	return update_next(client, false);
 }
 
 long update_many(struct client *client)

