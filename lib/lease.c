@@ -170,12 +170,13 @@ static void add_renewal_of_many(struct renewal *renewal, struct batch *batch)
 		array_add_int(&column[3], renewal->ttl);
 	}
 	batch_add(batch, lease_sql_begin);
-	batch_add(batch, lease_sql_settings);
+	batch_add_often(batch, lease_sql_settings);
 	bind_settings(batch, &(struct settings){ .statement_timeout = renewal->statement_timeout,
 						 .lock_timeout = renewal->statement_timeout,
-						 .hash_joins = true });
+						 .hash_joins = true,
+						 .plan_cache_mode = "force_generic_plan" });
 	renewal->statement = batch->n;
-	batch_add(batch, lease_sql_renew_many);
+	batch_add_often(batch, lease_sql_renew_many);
 	for (size_t i = 0; i < 4; i++)
 		bind_array(batch, &column[i]);
 	batch_add(batch, "COMMIT");

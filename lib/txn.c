@@ -55,10 +55,12 @@ static void add_begin(struct txn *txn, struct batch *batch)
 {
 	add_control(txn, batch, lease_sql_begin);
 	add(txn, batch, ROLE_OTHER, lease_sql_settings);
-	bind_settings(batch, &(struct settings){ .statement_timeout = txn->statement_timeout,
-						 .lock_timeout = txn->lock_timeout,
-						 .notify = txn->notify,
-						 .generic_plans = txn->of_one });
+	bind_settings(
+		batch,
+		&(struct settings){ .statement_timeout = txn->statement_timeout,
+				    .lock_timeout = txn->lock_timeout,
+				    .notify = txn->notify,
+				    .plan_cache_mode = txn->of_one ? "force_generic_plan" : NULL });
 }
 
 static void add_lock(struct txn *txn, struct batch *batch)

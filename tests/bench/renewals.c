@@ -117,6 +117,8 @@ static void measure_processor(struct client clients[CLIENTS], PGconn *conn, int 
 	       "lease_renew_leases, 100 at a time on 8 connections, synchronous_commit off");
 	figure("renew_batch_server_us", median(batch->server, rounds), "us", NO_AIM, 0,
 	       "processor time of the server for one renewal in a batch");
+	figure("renew_batch_floor_server_us", median(batch_floor->server, rounds), "us", NO_AIM, 0,
+	       "and for one bare UPDATE of 100 rows");
 	figure("renew_batch_vs_pooled", ratio(batch, pooled, rounds), "ratio", AT_LEAST, 10,
 	       "renewals in batches / single ones that are planned each time");
 	figure("renew_batch_vs_single", ratio(batch, ours, rounds), "ratio", NO_AIM, 0,

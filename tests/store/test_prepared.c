@@ -72,6 +72,36 @@ static void verbs_keep_plans_that_fit_every_run(void **state)
 	assert_explained(s);
 }
 
+/* Whatever their number, in one round trip, and in the order of run_id: store/test_races. */
+static void renewals_of_many_keep_one_plan(void **state)
+{
+	struct scenario *s = *state;
+	struct lease_token tokens[20];
+	struct lease_grant grants[20];
+	struct round_trips trips;
+	int results[20];
+
+	for (int i = 0; i < 20; i++) {
+		char run_id[16];
+
+		snprintf(run_id, sizeof(run_id), "r%d", i);
+		tokens[i] = take_run(s, run_id, "w");
+	}
+	for (size_t n = 1; n <= 20; n++) {
+		assert_granted(lease_renew_leases(s->worker, tokens, n, LONG, 0, grants, results,
+						  &last_error));
+		for (size_t i = 0; i < n; i++)
+			assert_int_equal(results[i], 0);
+	}
+	assert_sql(s->worker, "0 1",
+		   "select sum(custom_plans) || ' ' || count(*) from pg_prepared_statements "
+		   "where statement like '%%unnest(%%int8[])%%'");
+	round_trips_start(&trips, s->worker);
+	assert_granted(lease_renew_leases(s->worker, tokens, 20, LONG, 0, grants, results,
+					  &last_error));
+	assert_int_equal(round_trips_stop(&trips), 1);
+}
+
 /* The application's own connection: what it throws away is sent anew, once and for all. */
 static void what_was_discarded_is_sent_anew(void **state)
 {
@@ -185,6 +215,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		store_test(a_statement_stays_prepared_from_its_sixth_use_on),
 		store_test(verbs_keep_plans_that_fit_every_run),
+		store_test(renewals_of_many_keep_one_plan),
 		store_test(what_was_discarded_is_sent_anew),
 		store_test(a_renewal_after_a_discard_is_granted),
 		store_test(a_name_that_is_taken_is_not_used),
