@@ -157,7 +157,7 @@ int main(int argc, char **argv)
 	figure("postgresql", server_version(), "", NO_AIM, 0, "the server's major version");
 	figure("open_leases", (double)bench.open, "", NO_AIM, 0, "open attempts in the database");
 	figure("closed_attempts", (double)bench.history, "", NO_AIM, 0,
-	       "closed ones behind them, of runs with random text ids");
+	       "closed ones behind them, two for each of half as many runs");
 	for (int i = 0; i < MEASUREMENTS; i++)
 		if (!bench.only || strcmp(bench.only, measurements[i].name) == 0)
 			run_measurement(&bench, &measurements[i]);

@@ -104,7 +104,7 @@ void open_leases(PGconn *conn, const char *name, long n, const char *ttl);
 /* The same with run ids that grow with time, from now on. */
 void open_ordered_leases(PGconn *conn, long n, const char *ttl);
 
-/* A history for a database: `closed` attempts, the only ones of as many runs that are completed. */
+/* A history for a database: `closed` attempts, two for each of half as many runs. */
 struct filling {
 	PGconn *conn;
 	enum run_ids { RANDOM_IDS, ORDERED_IDS } ids;

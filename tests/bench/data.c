@@ -115,13 +115,14 @@ static char *ordered_id(const char *time)
 }
 
 /*
- * Runs that were completed by their first attempt, one every 10 ms until yesterday. They come in the
- * order of their ids, so that the indexes grow page after page; random ids are spread over the whole
- * range.
+ * Runs that lost a worker once and were completed by their second attempt, one every 10 ms until
+ * yesterday. They come in the order of their ids, so that the indexes grow page after page; random ids
+ * are spread over the whole range.
  */
 static char *history_text(const struct filling *filling)
 {
-	char *id = filling->ids == RANDOM_IDS ? spread_id(filling->closed) : ordered_id("t"), *text;
+	long runs = filling->closed / 2;
+	char *id = filling->ids == RANDOM_IDS ? spread_id(runs) : ordered_id("t"), *text;
 
 	if (asprintf(
 		    &text,
@@ -129,14 +130,18 @@ static char *history_text(const struct filling *filling)
 		    "WITH made AS ("
 		    "    INSERT INTO lease.runs "
 		    "           (run_id, status, state_version, created_at, updated_at, finished_at) "
-		    "    SELECT %1$s, 'completed', 3, t, t, t FROM generate_series(1::int8, %2$ld) i, "
+		    "    SELECT %1$s, 'completed', 5, t, t, t FROM generate_series(1::int8, %2$ld) i, "
 		    "   LATERAL (SELECT now() - interval '1 day' - (%2$ld - i) * interval '10 ms' AS t) s "
 		    "    RETURNING run_id, created_at) "
 		    "INSERT INTO lease.run_attempts (run_id, attempt_no, owner, started_at, heartbeat_at, "
-		    "       lease_expires_at, finished_at, outcome) "
-		    "SELECT run_id, 1, 'worker-7:5b0c1f8e-6a3d-4f0e-9d55-0d1c5a7b9e42', created_at, created_at, "
-		    "       created_at + interval '30 s', created_at + interval '1 s', 'completed' FROM made" FILLING_ENDS,
-		    id, filling->closed) < 0)
+		    "       lease_expires_at, finished_at, outcome, error_code) "
+		    "SELECT m.run_id, a.no, 'worker-7:5b0c1f8e-6a3d-4f0e-9d55-0d1c5a7b9e42', m.created_at + a.began, "
+		    "       m.created_at + a.began, m.created_at + a.lease, m.created_at + a.ended, a.outcome, a.code "
+		    "  FROM made m, (VALUES (1, interval '0 s', interval '30 s', interval '30.01 s', "
+		    "                        'lease_expired', 'worker_lease_expired'), "
+		    "                       (2, '40 s', '70 s', '41 s', 'completed', NULL)) "
+		    "          AS a (no, began, lease, ended, outcome, code)" FILLING_ENDS,
+		    id, runs) < 0)
 		die("out of memory");
 	free(id);
 	return text;

@@ -138,7 +138,7 @@ static void measure_beside(struct bench *bench, struct client workers[2], long n
 
 	progress("storm: workers alone");
 	start_workers(workers);
-	sleep(bench->quick ? 4 : 15);
+	sleep(bench->quick ? 4 : 10);
 	stop_workers(workers);
 	alone[0] = p99(&workers[0]);
 	alone[1] = p99(&workers[1]);
@@ -190,7 +190,7 @@ void measure_storm(struct bench *bench)
 		PQfinish(workers[i].conn);
 		free(workers[i].latency);
 	}
-	measure_daemons(large, bench->quick ? 10000 : 100000);
+	measure_daemons(large, bench->quick ? 10000 : 60000);
 	free(tokens);
 	drop_large(bench);
 }
