@@ -3,8 +3,8 @@
  *
  * The script for pgbench is taken from the library itself: one call of the verb is listened to as it
  * hands its statements to libpq, batch by batch, and written down with the run as a variable. So the
- * script cannot drift from what the library sends. Two things differ: pgbench numbers a parameter
- * anew each time that it is used, and asks for results as text. What the library does with the
+ * script cannot drift from what the library sends. Both sides prepare the statements. Two things
+ * differ: pgbench numbers a parameter anew each time that it is used, and asks for results as text. What the library does with the
  * results (it decides between the batches) is what the comparison shows.
  */
 #include <stdio.h>
@@ -240,7 +240,7 @@ static double time_pgbench(struct script *script, PGconn *conn, const char *conn
 	    asprintf(&variables[1], "count=%ld", count) < 0)
 		die("out of memory");
 	for (char *const *at =
-		     (char *const[]){ program, "-n", "-M", "extended", "-c", clients, "-j", clients,
+		     (char *const[]){ program, "-n", "-M", "prepared", "-c", clients, "-j", clients,
 				      "-t", transactions, "-f", script->path, "-D", "next=0", "-D",
 				      variables[0], "-D", variables[1], NULL };
 	     *at; at++)
@@ -346,7 +346,7 @@ static int claim_next(PGconn *conn, const struct lease_token *token, struct leas
 }
 
 /* How often the server had the word after the client: in libpq's trace F is sent, B is received. */
-static double count_round_trips(PGconn *conn, const struct verb *verb, long run)
+static int count_turns(PGconn *conn, const struct verb *verb, long run)
 {
 	struct lease_token token;
 	char *trace = NULL, before = 'B';
@@ -375,19 +375,34 @@ static double count_round_trips(PGconn *conn, const struct verb *verb, long run)
 	return turns;
 }
 
+/* Of so many calls in a row, in the midst of which the library begins to prepare its statements. */
+enum { CALLS = 10 };
+
+static double most_turns(PGconn *conn, const struct verb *verb, long first)
+{
+	int most = 0;
+
+	for (long run = first; run < first + CALLS; run++) {
+		int turns = count_turns(conn, verb, run);
+
+		most = turns > most ? turns : most;
+	}
+	return most;
+}
+
 static void measure_round_trips(PGconn *conn)
 {
 	static const struct verb renewal = { .name = "lease_renew_lease", .call = renew };
 	static const struct verb claim = { .name = "lease_claim_next", .call = claim_next };
 
-	make_runs(conn, 2, 2);
-	figure("mark_running_round_trips", count_round_trips(conn, &verbs[0], 2), "", AT_MOST, 2,
-	       "counted in libpq's trace");
-	figure("renew_round_trips", count_round_trips(conn, &renewal, 2), "", AT_MOST, 1,
+	make_runs(conn, 100, 2 * CALLS);
+	figure("mark_running_round_trips", most_turns(conn, &verbs[0], 100), "", AT_MOST, 2,
+	       "counted in libpq's trace, the most of ten calls");
+	figure("renew_round_trips", most_turns(conn, &renewal, 100), "", AT_MOST, 1,
 	       "the same for lease_renew_lease");
-	figure("set_terminal_status_round_trips", count_round_trips(conn, &verbs[1], 2), "",
-	       AT_MOST, 2, "the same for lease_set_terminal_status");
-	figure("claim_next_round_trips", count_round_trips(conn, &claim, 3), "", NO_AIM, 0,
+	figure("set_terminal_status_round_trips", most_turns(conn, &verbs[1], 100), "", AT_MOST, 2,
+	       "the same for lease_set_terminal_status");
+	figure("claim_next_round_trips", most_turns(conn, &claim, 100 + CALLS), "", NO_AIM, 0,
 	       "the same for lease_claim_next, which has to find the run first");
 }
 
