@@ -23,6 +23,7 @@ enum activity {
 	CHECKING,
 	BEATING, /* the heartbeat */
 	SCANNING, /* the next page of the open attempts, */
+	RELISTING, /* the last one again, for what is over, */
 	SCANNING_ORPHANS, /* of the orphans, */
 	SCANNING_DEADLINES, /* of the passed deadlines */
 	CLOSING, /* a chunk */
@@ -49,8 +50,14 @@ struct lease_sweep {
 	enum activity scan; /* the one under way, or IDLE */
 	char cursor[LEASE_ID_MAX + 1];
 	int page_size; /* of the page in flight: the option may change meanwhile */
-	/* the numbers of the newest lists: of the horizon scan, odd; of orphans and deadlines, even */
+	/*
+	 * The numbers of the newest lists: of the horizon scan, odd, and the next odd one for what was
+	 * over when it was listed; of orphans and deadlines, even.
+	 */
 	uint32_t pass_list, orphan_list;
+	char page_start[LEASE_ID_MAX + 1]; /* of the last page of a horizon scan */
+	bool relist; /* that page, before anything else of it is looked at */
+	int relists; /* of that page, so far */
 	int64_t page_sent_at, pass_began_at, scan_at, orphans_at;
 	int64_t horizon, interval;
 	struct lease_sweep_figures seen; /* what this pass has counted so far */
@@ -93,6 +100,10 @@ struct lease_sweep {
 #define SHORTEST_INTERVAL (20 * LEASE_MILLISECOND)
 /* Scanning takes at most one part in so many of the time. */
 #define SCAN_SHARE 20
+/* How often a page is listed anew because another reconciler works on it, too. */
+#define RELISTS 10
+/* Lists of a pass: numbers that its successor does not use. */
+#define PASS_LISTS 4
 
 static int64_t min64(int64_t a, int64_t b)
 {
@@ -365,10 +376,44 @@ static void settle_item(struct lease_sweep *sweep, const struct due_entry *entry
 	}
 }
 
+/* The list of what was over already when this pass listed it. */
+static uint32_t over_list(const struct lease_sweep *sweep)
+{
+	return sweep->pass_list + 2;
+}
+
+/* Whether most of a whole chunk was locked by somebody, or had been dealt with: it was not workers. */
+static bool met_another(const struct lease_sweep *sweep, const struct range *range)
+{
+	size_t n = range->to - range->from, others = 0;
+
+	for (size_t i = range->from; i < range->to; i++)
+		others += sweep->chunk[i].list == over_list(sweep) &&
+			  (!sweep->items[i].locked ||
+			   sweep->items[i].decision.verdict == VERDICT_UNCHANGED);
+	return n > 1 && n == sweep->chunk_size && others > n / 2;
+}
+
+/*
+ * Another reconciler works on this page, and whoever does the same chunks after it only looks at what
+ * is done. So what is left is listed anew, from another place on. Not for ever: it may as well be
+ * somebody who holds these locks and does nothing.
+ */
+static void list_anew(struct lease_sweep *sweep)
+{
+	if (sweep->once || sweep->relists == RELISTS)
+		return;
+	due_forget(&sweep->due, over_list(sweep));
+	sweep->relists++;
+	sweep->relist = true;
+}
+
 static void complete_range(struct lease_sweep *sweep)
 {
 	struct range range = sweep->ranges[--sweep->n_ranges];
 
+	if (met_another(sweep, &range))
+		list_anew(sweep);
 	for (size_t i = range.from; i < range.to; i++)
 		settle_item(sweep, &sweep->chunk[i], &sweep->items[i]);
 	txn_done(&sweep->txn);
@@ -442,7 +487,7 @@ static void begin_scan(struct lease_sweep *sweep, enum activity scan, int64_t no
 		sweep->orphan_list += 2;
 	if (scan != SCANNING)
 		return;
-	sweep->pass_list += 2;
+	sweep->pass_list += PASS_LISTS;
 	sweep->pass_began_at = now;
 	sweep->horizon = sweep->once ? 0 : sweep->interval + slack(sweep);
 	sweep->seen = (struct lease_sweep_figures){ .oldest_expired_at = LEASE_TIME_NONE };
@@ -470,7 +515,8 @@ static void end_pass(struct lease_sweep *sweep)
 	int64_t now = clock_monotonic();
 
 	sweep->scan = IDLE;
-	due_forget(&sweep->due, sweep->pass_list - 2);
+	due_forget(&sweep->due, sweep->pass_list - PASS_LISTS);
+	due_forget(&sweep->due, over_list(sweep) - PASS_LISTS);
 	sweep->figures.open = sweep->seen.open;
 	sweep->figures.expired = sweep->seen.expired;
 	sweep->figures.pardoned = sweep->seen.pardoned;
@@ -512,11 +558,53 @@ static bool is_last_page(const struct lease_sweep *sweep, const PGresult *result
 	return read_int(result, 0, 2) < sweep->page_size;
 }
 
+#define PAGE_FORM "itissili"
+
+static unsigned next_random(struct lease_sweep *sweep)
+{
+	sweep->jitter = sweep->jitter * 1103515245u + 12345u;
+	return sweep->jitter >> 8;
+}
+
+/*
+ * What is over is due at once: in the order of run_id, so that the rows of a chunk lie together, but
+ * from some place in the page on, so that two reconcilers that read it at once begin apart.
+ */
+static void list_page(struct lease_sweep *sweep, const PGresult *result, int64_t now)
+{
+	int n = PQntuples(result) - 1, first = n > 0 ? (int)(next_random(sweep) % (unsigned)n) : 0;
+
+	for (int i = 0; i < n; i++) {
+		const char *run_id = read_text(result, i + 1, 1);
+		int64_t ends = local_time(sweep, read_time(result, i + 1, 3));
+
+		if (!run_id)
+			continue;
+		if (ends > now && sweep->activity == SCANNING)
+			due_add(&sweep->due, run_id, ends, 0, sweep->pass_list);
+		else if (ends <= now)
+			due_add(&sweep->due, run_id, max64(now - n, 0) + (i + n - first) % n, 0,
+				over_list(sweep));
+	}
+}
+
+/* The same page again: its figures are counted already. */
+static int take_again(struct lease_sweep *sweep, const PGresult *result, struct lease_error *reterr)
+{
+	int r = read_form(result, PAGE_FORM, reterr);
+
+	if (r < 0)
+		return r;
+	sweep->relist = false;
+	list_page(sweep, result, clock_monotonic());
+	return 0;
+}
+
 /* A page of the horizon scan; see scan_page.sql. */
 static int take_page(struct lease_sweep *sweep, const PGresult *result, struct lease_error *reterr)
 {
 	struct lease_sweep_figures *seen = &sweep->seen;
-	int r = begin_page(sweep, result, "itissili", reterr);
+	int r = begin_page(sweep, result, PAGE_FORM, reterr);
 	int64_t oldest, now = clock_monotonic();
 
 	if (r < 0)
@@ -532,11 +620,7 @@ static int take_page(struct lease_sweep *sweep, const PGresult *result, struct l
 		seen->oldest_expired_at = oldest;
 	if (!PQgetisnull(result, 0, 6) && read_int(result, 0, 6) > 0)
 		sweep->shortest_ttl = min64(sweep->shortest_ttl, read_int(result, 0, 6));
-	for (int row = 1; row < PQntuples(result); row++)
-		if (!PQgetisnull(result, row, 1))
-			due_add(&sweep->due, read_text(result, row, 1),
-				max64(local_time(sweep, read_time(result, row, 3)), 0), 0,
-				sweep->pass_list);
+	list_page(sweep, result, now);
 	if (is_last_page(sweep, result))
 		end_pass(sweep);
 	return 0;
@@ -572,6 +656,8 @@ static int scan_take(void *self, int index, const PGresult *result, struct lease
 	/* after BEGIN and the settings */
 	if (index != 2)
 		return 0;
+	if (sweep->activity == RELISTING)
+		return take_again(sweep, result, reterr);
 	return sweep->scan == SCANNING ? take_page(sweep, result, reterr)
 				       : take_list(sweep, result, reterr);
 }
@@ -581,20 +667,26 @@ static void scan_fill(void *self, struct batch *batch)
 	struct lease_sweep *sweep = self;
 	const struct lease_sweep_options *options = &sweep->options;
 
+	enum activity scan = sweep->activity == RELISTING ? SCANNING : sweep->scan;
+
+	if (sweep->activity == SCANNING) {
+		snprintf(sweep->page_start, sizeof(sweep->page_start), "%s", sweep->cursor);
+		sweep->relists = 0;
+	}
 	sweep->page_size = options->scan_page;
 	sweep->page_sent_at = clock_monotonic();
 	batch_add(batch, lease_sql_begin);
 	batch_add(batch, lease_sql_settings_scan);
 	bind_milliseconds(batch, cut_timeout(options, options->statement_timeout, 2));
 	bind_milliseconds(batch, cut_timeout(options, options->lock_timeout, 2));
-	batch_add(batch, sweep->scan == SCANNING           ? lease_sql_scan_page
-			 : sweep->scan == SCANNING_ORPHANS ? lease_sql_scan_orphans
-							   : lease_sql_scan_deadlines);
-	bind_text(batch, sweep->cursor);
+	batch_add(batch, scan == SCANNING           ? lease_sql_scan_page
+			 : scan == SCANNING_ORPHANS ? lease_sql_scan_orphans
+						    : lease_sql_scan_deadlines);
+	bind_text(batch, sweep->activity == RELISTING ? sweep->page_start : sweep->cursor);
 	bind_int(batch, sweep->page_size);
-	if (sweep->scan == SCANNING)
+	if (scan == SCANNING)
 		bind_int(batch, sweep->horizon);
-	else if (sweep->scan == SCANNING_ORPHANS)
+	else if (scan == SCANNING_ORPHANS)
 		bind_text(batch, options->policy == LEASE_POLICY_RECORD ? "f" : "t");
 	batch_add(batch, "COMMIT");
 }
@@ -711,6 +803,8 @@ static enum activity choose(struct lease_sweep *sweep, int64_t now)
 		return sweep->beat_retry_at > now ? IDLE : BEATING;
 	if (sweep->retry_at > now)
 		return IDLE;
+	if (sweep->relist && sweep->n_ranges == 0)
+		return RELISTING;
 	if (sweep->n_ranges > 0 || due_next(&sweep->due) <= now)
 		return CLOSING;
 	if (sweep->scan == IDLE) {
@@ -741,6 +835,7 @@ static int begin(struct lease_sweep *sweep, PGconn *conn, int64_t now, struct le
 					       (struct exchange){ beat_fill, beat_take, sweep });
 		break;
 	case SCANNING:
+	case RELISTING:
 	case SCANNING_ORPHANS:
 	case SCANNING_DEADLINES:
 		operation = exchange_operation(&sweep->exchange,
@@ -783,8 +878,7 @@ static bool fail(struct lease_sweep *sweep, const struct lease_error *error)
 	sweep->figures.failures++;
 	pause = backoff(RETRY_FAILED, RETRY_FAILED_MAX, sweep->failures_in_a_row++);
 	/* half of it at random, so that several daemons do not come back at once */
-	sweep->jitter = sweep->jitter * 1103515245u + 12345u;
-	pause = pause / 2 + (int64_t)(sweep->jitter >> 8) % (pause / 2 + 1);
+	pause = pause / 2 + (int64_t)next_random(sweep) % (pause / 2 + 1);
 	if (activity == BEATING)
 		sweep->beat_retry_at = clock_monotonic() + pause;
 	else
@@ -823,7 +917,7 @@ int64_t lease_sweep_wake_at(const struct lease_sweep *sweep)
 
 	if (sweep->stopping)
 		return INT64_MAX;
-	if (!sweep->checked || sweep->n_ranges > 0 || sweep->scan != IDLE)
+	if (!sweep->checked || sweep->n_ranges > 0 || sweep->scan != IDLE || sweep->relist)
 		at = 0;
 	else
 		at = min64(due_next(&sweep->due), next_scan_at(sweep));
@@ -849,6 +943,7 @@ void lease_sweep_reset(struct lease_sweep *sweep)
 	sweep->scan_at = sweep->orphans_at = sweep->retry_at = 0;
 	sweep->beat_due_at = sweep->beat_retry_at = 0;
 	sweep->failures_in_a_row = 0;
+	sweep->relist = false;
 }
 
 void lease_sweep_stop(struct lease_sweep *sweep)

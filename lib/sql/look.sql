@@ -15,13 +15,17 @@ SELECT w.ord::int4,
        CASE WHEN w.owner IS NOT NULL
             THEN (SELECT max(m.attempt_no) FROM lease.run_attempts m WHERE m.run_id = w.run_id)
        END,
-       (SELECT count(*)::int4
-          FROM (SELECT bool_and(l.outcome = $5::text) OVER (ORDER BY l.attempt_no DESC) AS unbroken
-                  FROM lease.run_attempts l
-                 WHERE l.run_id = w.run_id AND l.finished_at IS NOT NULL
-                 ORDER BY l.attempt_no DESC
-                 LIMIT $4::int8) s
-         WHERE s.unbroken),
+       -- before the first attempt there is none to look at
+       CASE WHEN o.attempt_no = 1 THEN 0
+            ELSE (SELECT count(*)::int4
+                    FROM (SELECT bool_and(l.outcome = $5::text) OVER (ORDER BY l.attempt_no DESC)
+                                 AS unbroken
+                            FROM lease.run_attempts l
+                           WHERE l.run_id = w.run_id AND l.finished_at IS NOT NULL
+                           ORDER BY l.attempt_no DESC
+                           LIMIT $4::int8) s
+                   WHERE s.unbroken)
+       END,
        r.current_checkpoint_id,
        h.beat_at, h.protect_from, h.amnesty_until, (extract(epoch FROM h.after) * 1000000)::int8
   FROM (SELECT clock_timestamp() AS now) t

@@ -700,6 +700,61 @@ static void drive_until(struct scenario *s, struct lease_sweep *sweep, const cha
 	}
 }
 
+/* -- beside another reconciler ------------------------------------------------------------------ */
+
+enum { SHARED = 60, SHARED_OVER = SHARED - SHARED / 3 };
+
+#define CLOSED(n) "select count(*) = " #n " from lease.run_attempts where finished_at is not null"
+
+/* One pass in all: what it forgets nobody lists again. */
+static struct lease_sweep *sweep_beside_another(struct scenario *s)
+{
+	struct lease_sweep_options options;
+
+	make_many(s, SHARED);
+	lease_sweep_options_init(&options);
+	options.interval = 3600 * LEASE_SECOND;
+	options.batch_size = 4;
+	return new_sweep(s, &options, NULL);
+}
+
+static void a_page_that_another_has_locked_in_part_is_listed_anew(void **state)
+{
+	struct scenario *s = *state;
+	struct lease_sweep *sweep = sweep_beside_another(s);
+
+	sql(s->other, "begin; select from lease.runs where run_id in (select run_id "
+		      "from lease.run_attempts where lease_expires_at < clock_timestamp() "
+		      "order by run_id limit 20) for update");
+	drive_until(s, sweep, CLOSED(20));
+	sql(s->other, "rollback");
+	drive_until(s, sweep, CLOSED(40));
+	assert_int_equal(figures_of(sweep).passes, 1);
+	assert_int_equal(figures_of(sweep).closed, SHARED_OVER);
+	assert_many_closed(s, SHARED);
+	lease_sweep_free(sweep);
+}
+
+/* What is over since then in the same page shows that it was listed anew. */
+static void a_page_that_another_has_closed_is_listed_anew(void **state)
+{
+	struct scenario *s = *state;
+	struct lease_sweep *sweep = sweep_beside_another(s);
+	struct lease_sweep_figures others;
+
+	drive_until_passes(sweep, s->worker, 1);
+	assert_granted(reconcile(s->other, LEASE_POLICY_RECORD, 0, &others));
+	assert_true(others.closed > SHARED_OVER / 2);
+	sql(s->admin, "update lease.run_attempts set lease_expires_at = clock_timestamp() "
+		      "where finished_at is null and run_id like 'r3%%'");
+	drive_until(s, sweep,
+		    "select count(*) = 0 from lease.run_attempts "
+		    "where finished_at is null and run_id like 'r3%'");
+	assert_int_equal(figures_of(sweep).passes, 1);
+	assert_explained(s);
+	lease_sweep_free(sweep);
+}
+
 /* As if it had been given for an hour: a short ttl would shorten the interval. */
 static void end_lease_in(struct scenario *s, const char *run_id, int milliseconds)
 {
@@ -1079,6 +1134,8 @@ int main(void)
 		store_test(a_larger_page_in_mid_scan_cuts_no_pass_short),
 		store_test(a_locked_orphan_is_tried_again_soon),
 		store_test(a_locked_run_is_tried_again_soon),
+		store_test(a_page_that_another_has_locked_in_part_is_listed_anew),
+		store_test(a_page_that_another_has_closed_is_listed_anew),
 		store_test(a_stopped_sweep_begins_nothing_more),
 		store_test(a_hurried_sweep_scans_at_once),
 		store_test(after_a_reset_a_sweep_goes_on_with_a_new_connection),
