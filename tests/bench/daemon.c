@@ -103,7 +103,7 @@ static bool has_scanned(void *argument)
 	return metric(argument, "lease_reconciler_sweeps_total") >= 1;
 }
 
-/* Until it has scanned all leases: then its interval is what it will be. */
+/* Until it has scanned all leases once. */
 static void measured_start(struct measured *measured, PGconn *conn, const char *conninfo)
 {
 	char *folder = test_tmpdir(), *keys;
@@ -180,14 +180,18 @@ static void make_figures(PGconn *conn, const char *size, long open)
 static void detect(PGconn *conn, const char *conninfo, const char *size, long open, long leases,
 		   int spread, struct measured *measured)
 {
-	double interval;
+	double scan;
 	char ttl[64];
 	int least;
 
 	measured_start(measured, conn, conninfo);
-	interval = metric(measured, "lease_reconciler_scan_interval_seconds");
-	/* longer than the interval, as real ones are: a scan has listed each before it ends */
-	least = interval * 1.5 > 8 ? (int)(interval * 1.5) + 1 : 8;
+	scan = metric(measured, "lease_reconciler_scan_duration_seconds");
+	measured_stop(measured);
+	/*
+	 * As those of live workers they are listed by a scan before they end. The second scan does so
+	 * at the latest; the first looks no further than the interval as it is without stretching.
+	 */
+	least = 8 + (int)(3 * scan);
 	snprintf(ttl, sizeof(ttl), "interval '%d s' + random() * interval '%d s'", least, spread);
 	sql(conn,
 	    "CREATE TEMP TABLE ending AS "
@@ -196,6 +200,7 @@ static void detect(PGconn *conn, const char *conninfo, const char *size, long op
 	    leases);
 	sql(conn, "ANALYZE ending");
 	open_leases(conn, "ending", leases, ttl);
+	measured_start(measured, conn, conninfo);
 	progress("detection: %ld open leases, of which %ld end within %d s", open, leases,
 		 least + spread);
 	/* they are watched from another table's side, so that watching costs the daemon little */
