@@ -47,9 +47,9 @@ static void wait_until_closed(const struct peer *peer, PGconn *conn)
 			  "SELECT count(*) FROM lease.run_attempts "
 			  "WHERE run_id = '%s' AND finished_at IS NULL",
 			  last) > 0)
-		poll(NULL, 0, 5);
+		poll(NULL, 0, 20);
 	while (sql_number(conn, "%s", peer->left) > 0)
-		poll(NULL, 0, 5);
+		poll(NULL, 0, 20);
 	free(last);
 }
 

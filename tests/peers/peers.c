@@ -8,6 +8,7 @@
  * it is said to keep, ends the program with an error.
  */
 #include <getopt.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,8 @@
 
 #include "peers.h"
 
-enum { ROUNDS_MAX = 9 };
+/* Clients: the one that counts and the one that watches. */
+enum { ROUNDS_MAX = 9, OWN_CLIENTS = 2 };
 
 /* What two peers of one schema share. */
 static const char lease_left[] = "SELECT count(*) FROM lease.run_attempts "
@@ -119,7 +121,7 @@ enum { PEERS = sizeof(peers) / sizeof(peers[0]), OURS = 0, THEIRS = 2 };
 
 /* What came of one peer, round by round. */
 struct result {
-	double per_s[ROUNDS_MAX], lock_ms[ROUNDS_MAX];
+	double per_s[ROUNDS_MAX], lock_ms[ROUNDS_MAX], server_us[ROUNDS_MAX];
 	double statements, written, wal, facts;
 };
 
@@ -127,8 +129,9 @@ struct result {
 static struct comparison {
 	long rows, rounds;
 	const char *only, *json;
-	PGconn *admin; /* in another database than any peer's */
+	PGconn *admin, *watching; /* in another database than any peer's */
 	long long wal; /* where it stood when the rescue began */
+	pid_t postmaster;
 	char *databases[PEERS]; /* full of lost workers' rows, copied for each round */
 	struct result results[PEERS];
 	double gap_ms; /* the longest between two looks at the locks */
@@ -197,12 +200,56 @@ void rescue_begins(void)
 	run.wal = wal_position(run.admin);
 }
 
+/* How many children the postmaster has, those among them that it did not wait for yet. */
+static long long count_children(void)
+{
+	char path[80], *children;
+	long long n = 0;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)run.postmaster,
+		 (int)run.postmaster);
+	children = read_file(path);
+	for (const char *at = children; *at; at++)
+		n += *at == ' ';
+	free(children);
+	return n;
+}
+
+/* Until the server has so many clients, and its postmaster has waited for those that it had before. */
+static void wait_for_clients(int n)
+{
+	while (sql_number(run.admin, "SELECT count(*) FROM pg_stat_activity "
+				     "WHERE backend_type = 'client backend'") != n ||
+	       sql_number(run.admin, "SELECT count(*) FROM pg_stat_activity") != count_children())
+		poll(NULL, 0, 5);
+}
+
+/*
+ * Processor time of all backends that have ended, in microseconds: the postmaster waits for each, and
+ * gets the time that it took (proc(5): cutime, cstime). The kernel counts it in hundredths of a second.
+ */
+static double ended_backends_us(void)
+{
+	unsigned long long user, kernel;
+	char path[64], *stat;
+	const char *fields;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)run.postmaster);
+	stat = read_file(path);
+	fields = strrchr(stat, ')'); /* what follows the program's name */
+	if (!fields ||
+	    sscanf(fields, ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %llu %llu", &user,
+		   &kernel) != 2)
+		die("%s is not what it should be: the server must run on this machine", path);
+	free(stat);
+	return (double)(user + kernel) * 1e6 / (double)sysconf(_SC_CLK_TCK);
+}
+
 /* What the server counted, which the peer's own connections must have left for. */
 static void read_counts(int i, PGconn *conn)
 {
 	struct result *result = &run.results[i];
 
-	wait_alone(conn);
 	if (sql_number(conn, "%s", peers[i].left) != 0)
 		die("%s: not all rows are rescued", peers[i].name);
 	result->written = (double)sql_number(conn, "SELECT sum(n_tup_ins + n_tup_upd + n_tup_del) "
@@ -233,13 +280,18 @@ static void rescue_once(int i, long round)
 {
 	struct result *result = &run.results[i];
 	char *conninfo = test_database_copy(run.databases[i]);
-	struct watch *watch = watch_start();
+	struct watch *watch = watch_start(run.watching);
+	double ended;
 	int64_t gap;
 	PGconn *conn;
 
+	wait_for_clients(OWN_CLIENTS);
+	ended = ended_backends_us();
 	result->per_s[round] = (double)run.rows / peers[i].rescue(&peers[i], conninfo);
 	result->lock_ms[round] = (double)watch_stop(watch, &gap) / 1000;
 	result->wal = (double)(wal_position(run.admin) - run.wal) / (double)run.rows;
+	wait_for_clients(OWN_CLIENTS);
+	result->server_us[round] = (ended_backends_us() - ended) / (double)run.rows;
 	result->statements = count_statements(database_of(conninfo));
 	if ((double)gap / 1000 > run.gap_ms)
 		run.gap_ms = (double)gap / 1000;
@@ -280,6 +332,7 @@ static void keep_figures(void)
 		peer_figure(peers[i].name, "rescued_per_s", median(result->per_s, (int)run.rounds));
 		peer_figure(peers[i].name, "longest_lock_ms",
 			    median(result->lock_ms, (int)run.rounds));
+		peer_figure(peers[i].name, "server_us", median(result->server_us, (int)run.rounds));
 		peer_figure(peers[i].name, "statements", result->statements);
 		peer_figure(peers[i].name, "rows_written", result->written);
 		peer_figure(peers[i].name, "wal_bytes", result->wal);
@@ -316,25 +369,26 @@ static void keep_ratios(void)
 static void print_peers(void)
 {
 	static const char *const kept[] = { "no", "in the row", "a row" };
-	char rate[32], lock[32], statements[32], written[32], wal[32];
+	char rate[32], lock[32], server[32], statements[32], written[32], wal[32];
 
-	printf("\n%-42s %-11s %9s %11s %11s %8s %8s\n", "", "an attempt", "rescued", "longest",
-	       "statements", "rows", "WAL");
-	printf("%-42s %-11s %9s %11s %11s %8s %8s\n", "", "is kept as", "a second", "lock, ms",
-	       "for all", "written", "bytes");
+	printf("\n%-42s %-11s %9s %11s %10s %11s %8s %8s\n", "", "an attempt", "rescued", "longest",
+	       "server's", "statements", "rows", "WAL");
+	printf("%-42s %-11s %9s %11s %10s %11s %8s %8s\n", "", "is kept as", "a second", "lock, ms",
+	       "time, us", "for all", "written", "bytes");
 	for (int i = 0; i < PEERS; i++) {
 		const struct result *result = &run.results[i];
 
 		if (is_picked(i))
-			printf("%-42s %-11s %9s %11s %11s %8s %8s\n", peers[i].title,
+			printf("%-42s %-11s %9s %11s %10s %11s %8s %8s\n", peers[i].title,
 			       kept[peers[i].kept],
 			       number_text(median(result->per_s, (int)run.rounds), rate),
 			       number_text(median(result->lock_ms, (int)run.rounds), lock),
+			       number_text(median(result->server_us, (int)run.rounds), server),
 			       number_text(result->statements, statements),
 			       number_text(result->written, written),
 			       number_text(result->wal, wal));
 	}
-	printf("\nmedians of %ld rounds over %ld rows; written and WAL: for each row rescued\n",
+	printf("\nmedians of %ld rounds over %ld rows; server's time, written and WAL: for each row\n",
 	       run.rounds, run.rows);
 }
 
@@ -420,6 +474,8 @@ static void check_needs(void)
 	run.admin = test_connect("dbname=postgres");
 	sql(run.admin, "CREATE EXTENSION IF NOT EXISTS pg_stat_statements");
 	rescue_begins();
+	run.watching = test_connect("dbname=postgres");
+	run.postmaster = process_parent(PQbackendPID(run.admin));
 }
 
 int main(int argc, char **argv)
@@ -442,6 +498,7 @@ int main(int argc, char **argv)
 				 peers[i].name, run.results[i].per_s[round],
 				 run.results[i].lock_ms[round]);
 		}
+	PQfinish(run.watching);
 	PQfinish(run.admin);
 	print_peers();
 	keep_figures();

@@ -65,8 +65,11 @@ extern const char *const orm_statements[ORM_STATEMENTS];
 
 struct watch;
 
-/* Watches every transaction of the cluster that may lock rows, on a thread of its own. */
-struct watch *watch_start(void);
+/*
+ * Watches every transaction of the cluster that may lock rows, on a thread and a connection of its
+ * own; the connection stays the caller's.
+ */
+struct watch *watch_start(PGconn *conn);
 /* The longest such transaction, in microseconds, and the longest time between two looks. */
 int64_t watch_stop(struct watch *watch, int64_t *ret_gap);
 

@@ -96,13 +96,13 @@ static void *run_watch(void *argument)
 	return NULL;
 }
 
-struct watch *watch_start(void)
+struct watch *watch_start(PGconn *conn)
 {
 	struct watch *watch = calloc(1, sizeof(*watch));
 
 	if (!watch)
 		die("out of memory");
-	watch->conn = test_connect("dbname=postgres");
+	watch->conn = conn;
 	PQclear(PQprepare(watch->conn, "look", look, 0, NULL));
 	watch->looked = clock_us();
 	errno = pthread_create(&watch->thread, NULL, run_watch, watch);
@@ -119,7 +119,7 @@ int64_t watch_stop(struct watch *watch, int64_t *ret_gap)
 	pthread_join(watch->thread, NULL);
 	longest = watch->longest;
 	*ret_gap = watch->gap;
-	PQfinish(watch->conn);
+	sql(watch->conn, "DEALLOCATE look");
 	free(watch);
 	return longest;
 }
