@@ -117,7 +117,7 @@ PICKED_TESTS := $(if $(TESTS),$(foreach t,$(TESTS),$(or $(filter $(t) $(t)/%,$(A
 # libfaketime and valgrind do not get along; random commands and races by the thousand take hours.
 NOT_UNDER_VALGRIND := store/test_clock store/test_property store/test_races
 # gcov's own code at a program's end does not mind that there is no memory.
-NOT_UNDER_COVERAGE := daemon/test_allocations
+NOT_UNDER_COVERAGE := daemon/test_allocations cli/test_allocations
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -305,6 +305,11 @@ $(O)/tests/daemon/starved-reconciler: $(DAEMON_OBJECTS) $(O)/obj/tests/support/a
 		$(O)/liblease.a
 	$(link_program) $(DAEMON_LIBS) $(LIBPQ_LIBS) $(LDLIBS)
 $(O)/tests/daemon/test_allocations: | $(O)/tests/daemon/starved-reconciler
+$(O)/tests/cli/starved-leasectl: LDFLAGS += $(FAILING_ALLOCATIONS)
+$(O)/tests/cli/starved-leasectl: $(CLI_OBJECTS) $(O)/obj/tests/support/allocations.o \
+		$(O)/obj/daemon.a $(O)/liblease.a
+	$(link_program) $(CLI_LIBS) $(LIBPQ_LIBS) $(LDLIBS)
+$(O)/tests/cli/test_allocations: | $(O)/tests/cli/starved-leasectl
 $(O)/tests/fuzz/test_corpora: $(FUZZ_OBJECTS)
 $(O)/tests/fuzz/test_corpora: CLI_LIBS_TOO = $(CLI_LIBS)
 # By clang with SANITIZE=…,fuzzer-no-link alone: `make fuzz` sees to that.

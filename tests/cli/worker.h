@@ -21,6 +21,7 @@
 static struct scenario *s; /* the running test's */
 static char *folder; /* for traces: $D in commands */
 static char *through; /* conninfo that leasectl uses instead; NULL: the scenario's */
+static const char *built = "leasectl"; /* in LEASE_BUILD */
 
 HELPER int begin(void **state, int (*open)(void **state))
 {
@@ -77,7 +78,7 @@ HELPER int end_test(void **state)
 /* leasectl with these words; a NULL ends them. The command finds the folder as $D. */
 HELPER void start_words(struct process *process, const char *const words[])
 {
-	char *program = test_program("leasectl"), *variable;
+	char *program = test_program(built), *variable;
 	const char *argv[WORDS_MAX] = { program };
 	int n = 1;
 
