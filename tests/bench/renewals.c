@@ -1,8 +1,8 @@
 /*
  * Renewals, beside the least that a database can do for one.
  *
- * Both sides run from the same connections, in the same unnamed extended protocol, over the same
- * keys in the same order, in short rounds that take turns; a ratio compares neighbouring rounds, so
+ * Both sides run from the same connections, both prepared or both not, over the same keys in the
+ * same order, in short rounds that take turns; a ratio compares neighbouring rounds, so
  * that whatever else the machine does hits both. All pages are touched before anything is
  * measured, so that no figure holds the full-page images that follow a checkpoint.
  */
