@@ -160,7 +160,7 @@ static struct part measure_part(struct client clients[CLIENTS], PGconn *conn, do
 
 static void make_swept(PGconn *conn)
 {
-	open_leases(conn, "swept", PARTS * SWEPT, "interval '1 day'");
+	open_leases(conn, "swept", (long)PARTS * SWEPT, "interval '1 day'");
 	sql(conn,
 	    "CREATE TEMP TABLE swept AS SELECT md5('swept ' || i)::uuid::text COLLATE \"C\" AS run_id, "
 	    "i %% %d AS part FROM generate_series(1, %d) i",

@@ -280,7 +280,7 @@ static void run_round(struct script scripts[VERBS], PGconn *conn, const char *co
 	for (int verb = 0; verb < VERBS; verb++)
 		for (int i = 0; i < SIDES; i++) {
 			int side = (i + round) % SIDES;
-			long from = first + side * CLIENTS * count;
+			long from = first + (long)side * CLIENTS * count;
 
 			per_s[verb][side] = side == 0 ? time_library(&verbs[verb], conninfo, from,
 								     count)
@@ -307,10 +307,10 @@ static void measure_rates(struct bench *bench, PGconn *conn, const char *conninf
 	make_runs(conn, 1, 1);
 	for (int i = 0; i < VERBS; i++)
 		listen_to(&scripts[i], &verbs[i], conn, 1);
-	for (int round = 0; round <= rounds; round++, first += SIDES * CLIENTS * count) {
+	for (int round = 0; round <= rounds; round++, first += (long)SIDES * CLIENTS * count) {
 		double rates[VERBS][SIDES];
 
-		make_runs(conn, first, SIDES * CLIENTS * count);
+		make_runs(conn, first, (long)SIDES * CLIENTS * count);
 		sql(conn, "ANALYZE lease.runs, lease.run_attempts");
 		run_round(scripts, conn, conninfo, round, first, count, rates);
 		for (int i = 0; round > 0 && i < VERBS; i++) {
@@ -395,7 +395,7 @@ static void measure_round_trips(PGconn *conn)
 	static const struct verb renewal = { .name = "lease_renew_lease", .call = renew };
 	static const struct verb claim = { .name = "lease_claim_next", .call = claim_next };
 
-	make_runs(conn, 100, 2 * CALLS);
+	make_runs(conn, 100, 2L * CALLS);
 	figure("mark_running_round_trips", most_turns(conn, &verbs[0], 100), "", AT_MOST, 2,
 	       "counted in libpq's trace, the most of ten calls");
 	figure("renew_round_trips", most_turns(conn, &renewal, 100), "", AT_MOST, 1,
