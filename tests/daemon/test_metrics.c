@@ -572,6 +572,7 @@ static void the_sample_alerts_ask_for_metrics_that_there_are(void **state)
 	daemon_start_ready(&daemon, config_with(writing(""), entry("main", conninfo, "")));
 	wait_between(&daemon, MAIN("sweeps_total"), 1, INFINITY);
 	wait_value(&daemon, MAIN("expired_leases"), 0);
+	wait_between(&daemon, MAIN("oldest_unclosed_lease_age_seconds"), 0, INFINITY);
 	metrics = metrics_now();
 	assert_int_equal(check_rules(rules, metrics), count_text(rules, "- alert: "));
 	assert_true(count_text(rules, "- alert: ") > 5);

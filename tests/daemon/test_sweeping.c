@@ -310,7 +310,10 @@ static void case_13_the_second_reconciler_loses_every_row(void **state)
 	add_leases(conn, "r", 30, -100, 5000);
 	/* the first one has all runs locked and waits for an attempt's row */
 	sql(holder, "begin; select from lease.run_attempts where run_id = 'r-00030' for update");
-	daemon_start_ready(&first, config_with("interval: 1h\npolicy: requeue"));
+	daemon_start_ready(
+		&first,
+		config_with("interval: 1h\npolicy: requeue\n"
+			    "lock_timeout: 10m\nstatement_timeout: 20m\nnetwork_timeout: 30m"));
 	wait_daemon_blocked(conn, 1);
 	daemon_start_ready(&second, config_with("interval: 200ms\npolicy: requeue"));
 	daemon_wait_status(&second, "30 open, 30 expired");
