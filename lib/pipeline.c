@@ -191,7 +191,7 @@ void pump_start(struct pump *pump, PGconn *conn, struct operation operation)
 	pump->operation = operation;
 	pump->state = PUMP_NEXT;
 	pump->rolling_back = false;
-	pump->stale = false;
+	pump->stale = pump->is_second_try = false;
 	pump->failed_statement = -1;
 	pump->error = (struct lease_error){ 0 };
 }
@@ -266,6 +266,20 @@ static int fill(struct pump *pump)
 	pump->rolling_back = true;
 	batch_add(&pump->batch, "ROLLBACK");
 	return 1;
+}
+
+/*
+ * Nothing was done, for want of a prepared statement: does it again without any, since from now on
+ * nothing is prepared on this connection.
+ */
+static bool try_again(struct pump *pump)
+{
+	if (!pump->stale || pump->is_second_try || !pump->operation.restart)
+		return false;
+	pump->operation.restart(pump->operation.self);
+	pump_start(pump, pump->conn, pump->operation);
+	pump->is_second_try = true;
+	return true;
 }
 
 static void expect(struct pump *pump, int statement, int kind)
@@ -429,8 +443,11 @@ int pump_poll(struct pump *pump, struct lease_error *reterr)
 		case PUMP_NEXT:
 			if (PQstatus(conn) != CONNECTION_OK)
 				return break_off(pump, reterr);
-			if (!fill(pump))
+			if (!fill(pump)) {
+				if (try_again(pump))
+					break;
 				return finish(pump, reterr);
+			}
 			if (!send_batch(pump))
 				return break_off(pump, reterr);
 			pump->state = PUMP_SENDING;
@@ -546,19 +563,12 @@ int pump_run(PGconn *conn, struct operation operation, int64_t timeout, struct l
 {
 	struct pump pump = { 0 };
 	bool was_nonblocking = false;
-	int64_t until = clock_monotonic() + timeout;
 	int r = connection_begin(conn, &was_nonblocking, reterr);
 
 	if (r < 0)
 		return r;
 	pump_start(&pump, conn, operation);
-	r = drive(&pump, until, reterr);
-	if (r < 0 && pump.stale && operation.restart) {
-		/* nothing was done; and from now on nothing is prepared here */
-		operation.restart(operation.self);
-		pump_start(&pump, conn, operation);
-		r = drive(&pump, until, reterr);
-	}
+	r = drive(&pump, clock_monotonic() + timeout, reterr);
 	connection_end(conn, was_nonblocking);
 	return r;
 }

@@ -72,7 +72,7 @@ struct operation {
 	/* Takes the result of statement `index` of the batch, and owns it. 0 or an error. */
 	int (*take)(void *self, int index, PGresult *result, struct lease_error *reterr);
 	void *self;
-	/* Begins anew, as if nothing had been sent. NULL: it cannot, and uses nothing often. */
+	/* Begins anew, as if nothing had been sent. NULL: it cannot, and adds nothing "often". */
 	void (*restart)(void *self);
 };
 
@@ -92,7 +92,8 @@ struct pump {
 	struct answer answers[2 * BATCH_STATEMENTS]; /* that are due for the batch, in order */
 	int due, received;
 	bool rolling_back;
-	bool stale; /* it failed because of a prepared statement alone: start it anew */
+	bool stale; /* it failed because of a prepared statement alone */
+	bool is_second_try; /* after that */
 	int failed_statement; /* index within its batch of the statement that failed; -1 */
 	struct lease_error error; /* the first one; code 0: none */
 };

@@ -313,7 +313,6 @@ static void fill_window(const struct reading *reading, struct batch *batch)
 {
 	const struct following *following = reading->ret;
 
-	batch_add(batch, lease_sql_settings_events);
 	batch_add(batch, lease_sql_open_window);
 	bind_text(batch, following->older);
 }
@@ -322,11 +321,9 @@ static int take_window(struct reading *reading, int index, const PGresult *resul
 		       struct lease_error *reterr)
 {
 	struct following *following = reading->ret;
-	int r;
+	int r = read_form(result, "tlbb", reterr);
 
-	if (index == 0)
-		return 0;
-	r = read_form(result, "tlbb", reterr);
+	(void)index;
 	if (r < 0)
 		return r;
 	if (PQntuples(result) != 1 || !read_text(result, 0, 0))
@@ -361,7 +358,6 @@ static void fill_following(const struct reading *reading, struct batch *batch)
 {
 	const struct following *following = reading->ret;
 
-	batch_add(batch, lease_sql_settings_events);
 	batch_add(batch, lease_sql_events_after);
 	bind_text(batch, following->older);
 	bind_text(batch, following->newer);
@@ -378,9 +374,8 @@ static int take_following(struct reading *reading, int index, const PGresult *re
 {
 	struct following *following = reading->ret;
 
-	return index == 0 ? 0
-			  : take_events(&following->batch->events, &following->batch->n, result,
-					reterr);
+	(void)index;
+	return take_events(&following->batch->events, &following->batch->n, result, reterr);
 }
 
 static int read_window(PGconn *conn, struct following *following, struct lease_error *reterr)

@@ -38,7 +38,7 @@ static void add(struct txn *txn, struct batch *batch, enum role role, const char
 {
 	if (batch->n < BATCH_STATEMENTS)
 		txn->role[batch->n] = (int)role;
-	if (txn->of_one)
+	if (txn->stays_prepared)
 		batch_add_often(batch, sql);
 	else
 		batch_add(batch, sql);
@@ -55,12 +55,12 @@ static void add_begin(struct txn *txn, struct batch *batch)
 {
 	add_control(txn, batch, lease_sql_begin);
 	add(txn, batch, ROLE_OTHER, lease_sql_settings);
-	bind_settings(
-		batch,
-		&(struct settings){ .statement_timeout = txn->statement_timeout,
-				    .lock_timeout = txn->lock_timeout,
-				    .notify = txn->notify,
-				    .plan_cache_mode = txn->of_one ? "force_generic_plan" : NULL });
+	bind_settings(batch, &(struct settings){ .statement_timeout = txn->statement_timeout,
+						 .lock_timeout = txn->lock_timeout,
+						 .notify = txn->notify,
+						 .plan_cache_mode = txn->stays_prepared
+									    ? "force_generic_plan"
+									    : NULL });
 }
 
 static void add_lock(struct txn *txn, struct batch *batch)

@@ -94,7 +94,7 @@ int run_txn(PGconn *conn, struct txn *txn, int64_t timeout, struct lease_error *
 	txn->statement_timeout = timeout / 2;
 	txn->lock_timeout = timeout / 3;
 	/* a plan that is kept must be one that was made under the settings of a transaction */
-	txn->of_one = txn->n == 1 && txn->lock != TXN_LOOK;
+	txn->stays_prepared = txn->n == 1 && txn->lock != TXN_LOOK;
 	return pump_run(conn, txn_operation(txn), timeout, reterr);
 }
 

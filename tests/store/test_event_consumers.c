@@ -830,8 +830,7 @@ static long long blocks_of(PGconn *conn, const char *statement, const char *cons
 
 	sql(conn, "begin isolation level repeatable read read only");
 	sql(conn, "set local jit = off; set local max_parallel_workers_per_gather = 0;"
-		  "set local enable_seqscan = off");
-	sql(conn, "%s", lease_sql_settings_events);
+		  "set local enable_seqscan = off; set local enable_bitmapscan = off");
 	assert_true(asprintf(&explain, "explain (analyze, buffers, format json) %s", statement) >
 		    0);
 	result = PQexecParams(conn, explain, n, NULL, values, NULL, NULL, 0);
