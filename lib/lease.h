@@ -16,8 +16,8 @@
  * - Outputs come last and are untouched on error. `reterr` may be NULL.
  * - A connection must be idle: no transaction open, no pipeline, no COPY. The functions open and
  *   end their own transactions and leave the connection as they found it, but for prepared statements
- *   named `lease_1`, `lease_2` …, which the verbs on one run keep from their sixth use on: parsing and
- *   planning are most of what they cost. Behind a pooler, which is told by its cancel key, nothing is
+ *   named `lease_1`, `lease_2` …, which verbs and sweeps keep from their sixth use on: parsing and
+ *   planning are most of what a verb costs. Behind a pooler, which is told by its cancel key, nothing is
  *   prepared and nothing kept in the session: transaction pooling is fine. DISCARD and DEALLOCATE
  *   are, too; nothing is prepared on that connection afterwards. One connection serves one thread
  *   at a time; there is no global state.
