@@ -347,7 +347,6 @@ static int take_answer(struct pump *pump, const struct answer *answer, PGresult 
 		return pump->operation.take(pump->operation.self, answer->statement, result,
 					    reterr);
 	case ANSWER_PREPARED:
-		prepared_take(pump->conn, pump->batch.statements[answer->statement].sql, true);
 		break;
 	case ANSWER_PID:
 		r = read_form(result, "i", reterr);
@@ -365,6 +364,9 @@ static void take_result(struct pump *pump, PGresult *result)
 	const struct statement *statement = &pump->batch.statements[answer->statement];
 	struct lease_error error;
 
+	if (answer->kind == ANSWER_PREPARED)
+		prepared_take(pump->conn, statement->sql,
+			      PQresultStatus(result) == PGRES_COMMAND_OK);
 	switch (PQresultStatus(result)) {
 	case PGRES_COMMAND_OK:
 	case PGRES_TUPLES_OK:
@@ -391,8 +393,6 @@ static void take_result(struct pump *pump, PGresult *result)
 		remember_error(pump, &error, answer->statement);
 		break;
 	}
-	if (answer->kind == ANSWER_PREPARED)
-		prepared_take(pump->conn, statement->sql, false);
 	PQclear(result);
 }
 
