@@ -97,8 +97,8 @@ static void renewals_of_many_keep_one_plan(void **state)
 		   "select sum(custom_plans) || ' ' || count(*) from pg_prepared_statements "
 		   "where statement like '%%unnest(%%int8[])%%'");
 	round_trips_start(&trips, s->worker);
-	assert_granted(lease_renew_leases(s->worker, tokens, 20, LONG, 0, grants, results,
-					  &last_error));
+	assert_granted(
+		lease_renew_leases(s->worker, tokens, 20, LONG, 0, grants, results, &last_error));
 	assert_int_equal(round_trips_stop(&trips), 1);
 }
 
