@@ -97,8 +97,9 @@ static void make_batch(struct batch *batch, const PGresult *jobs)
 	size_t size;
 	char now[32];
 	time_t at = time(NULL);
+	struct tm fields;
 
-	strftime(now, sizeof(now), "%Y-%m-%dT%H:%M:%SZ", gmtime(&at));
+	strftime(now, sizeof(now), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&at, &fields));
 	for (int i = 0; i < 4; i++) {
 		arrays[i] = open_memstream(texts[i], &size);
 		if (!arrays[i])
