@@ -43,29 +43,41 @@ static void prepare(PGconn *conn, const char *name, const char *statement)
 	PQclear(result);
 }
 
-/* -- Oban: two updates of all the rows, in one transaction ------------------------------------ */
-
-double rescue_as_oban(const struct peer *peer, const char *conninfo)
+/* The seconds that these statements take, one after the other; a NULL ends them. */
+static double time_statements(const char *conninfo, const char *const *statements)
 {
 	PGconn *conn = test_connect(conninfo);
 	double seconds;
 	int64_t began;
 
-	(void)peer;
 	rescue_begins();
 	began = clock_us();
-	sql(conn, "BEGIN");
-	sql(conn, "UPDATE oban.jobs SET state = 'available' WHERE state = 'executing' "
-		  "AND attempted_at < timezone('UTC', now()) - interval '1 hour' "
-		  "AND attempt < max_attempts");
-	sql(conn, "UPDATE oban.jobs SET state = 'discarded', discarded_at = timezone('UTC', now()) "
-		  "WHERE state = 'executing' "
-		  "AND attempted_at < timezone('UTC', now()) - interval '1 hour' "
-		  "AND attempt >= max_attempts");
-	sql(conn, "COMMIT");
+	for (; *statements; statements++)
+		sql(conn, "%s", *statements);
 	seconds = seconds_since(began);
 	PQfinish(conn);
 	return seconds;
+}
+
+/* -- Oban: two updates of all the rows, in one transaction ------------------------------------ */
+
+double rescue_as_oban(const struct peer *peer, const char *conninfo)
+{
+	static const char *const statements[] = {
+		"BEGIN",
+		"UPDATE oban.jobs SET state = 'available' WHERE state = 'executing' "
+		"AND attempted_at < timezone('UTC', now()) - interval '1 hour' "
+		"AND attempt < max_attempts",
+		"UPDATE oban.jobs SET state = 'discarded', discarded_at = timezone('UTC', now()) "
+		"WHERE state = 'executing' "
+		"AND attempted_at < timezone('UTC', now()) - interval '1 hour' "
+		"AND attempt >= max_attempts",
+		"COMMIT",
+		NULL,
+	};
+
+	(void)peer;
+	return time_statements(conninfo, statements);
 }
 
 /* -- River: read a batch of jobs, decide in the client, update them by their ids --------------- */
@@ -164,17 +176,9 @@ double rescue_as_river(const struct peer *peer, const char *conninfo)
 
 double rescue_as_absurd(const struct peer *peer, const char *conninfo)
 {
-	PGconn *conn = test_connect(conninfo);
-	double seconds;
-	int64_t began;
-
 	(void)peer;
-	rescue_begins();
-	began = clock_us();
-	sql(conn, "SELECT absurd.fail_lost('work')");
-	seconds = seconds_since(began);
-	PQfinish(conn);
-	return seconds;
+	return time_statements(conninfo,
+			       (const char *const[]){ "SELECT absurd.fail_lost('work')", NULL });
 }
 
 /* -- an ORM: lock all, then one by one --------------------------------------------------------- */
