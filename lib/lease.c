@@ -173,8 +173,7 @@ static void add_renewal_of_many(struct renewal *renewal, struct batch *batch)
 	batch_add_often(batch, lease_sql_settings);
 	bind_settings(batch, &(struct settings){ .statement_timeout = renewal->statement_timeout,
 						 .lock_timeout = renewal->statement_timeout,
-						 .hash_joins = true,
-						 .plan_cache_mode = "force_generic_plan" });
+						 .hash_joins = true });
 	renewal->statement = batch->n;
 	batch_add_often(batch, lease_sql_renew_many);
 	for (size_t i = 0; i < 4; i++)

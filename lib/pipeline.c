@@ -95,7 +95,6 @@ void bind_settings(struct batch *batch, const struct settings *settings)
 	bind_milliseconds(batch, settings->lock_timeout);
 	bind_text(batch, settings->notify);
 	bind_text(batch, settings->hash_joins ? "on" : "off");
-	bind_text(batch, settings->plan_cache_mode ? settings->plan_cache_mode : "auto");
 }
 
 void batch_done(struct batch *batch)

@@ -47,7 +47,6 @@ struct settings {
 	int64_t statement_timeout, lock_timeout;
 	const char *notify; /* NULL: as it is set */
 	bool hash_joins; /* and none else; false: nested loops */
-	const char *plan_cache_mode; /* of the statements that stay prepared; NULL: auto */
 };
 void bind_settings(struct batch *batch, const struct settings *settings);
 void bind_milliseconds(struct batch *batch, int64_t microseconds); /* rounded up, 1 to 2^31 - 1 */

@@ -25,7 +25,7 @@ struct prepared {
 	struct {
 		const char *sql;
 		int uses;
-		bool asked, is_prepared;
+		bool is_prepared; /* or will be, by what is on its way */
 		char name[24];
 	} statements[STATEMENTS_MAX];
 };
@@ -97,9 +97,9 @@ enum prepared_use prepared_use(PGconn *conn, const char *sql, const char **ret_n
 	if (prepared->session == SESSION_UNKNOWN)
 		return PREPARED_ASK;
 	*ret_name = prepared->statements[i].name;
-	if (prepared->statements[i].is_prepared || prepared->statements[i].asked)
+	if (prepared->statements[i].is_prepared)
 		return PREPARED_ALREADY;
-	prepared->statements[i].asked = true;
+	prepared->statements[i].is_prepared = true;
 	return PREPARED_FIRST;
 }
 
@@ -116,10 +116,8 @@ void prepared_take(PGconn *conn, const char *sql, bool was_prepared)
 	struct prepared *prepared = prepared_of(conn);
 	int i = prepared ? find(prepared, sql) : -1;
 
-	if (i < 0)
-		return;
-	prepared->statements[i].asked = false;
-	prepared->statements[i].is_prepared = was_prepared;
+	if (i >= 0)
+		prepared->statements[i].is_prepared = was_prepared;
 }
 
 bool prepared_is_stale(PGconn *conn, const PGresult *error)

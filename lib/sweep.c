@@ -314,7 +314,6 @@ static struct operation begin_range(struct lease_sweep *sweep)
 		.statement_timeout = cut_timeout(options, options->statement_timeout, 4),
 		.lock_timeout = cut_timeout(options, options->lock_timeout, 4),
 		.notify = options->notify ? "on" : "off",
-		.stays_prepared = true,
 		.items = sweep->items + range->from,
 		.n = range->to - range->from,
 	};

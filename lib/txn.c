@@ -38,10 +38,11 @@ static void add(struct txn *txn, struct batch *batch, enum role role, const char
 {
 	if (batch->n < BATCH_STATEMENTS)
 		txn->role[batch->n] = (int)role;
-	if (txn->stays_prepared)
-		batch_add_often(batch, sql);
-	else
+	/* a plan that is kept must be one that was made under the settings of a transaction */
+	if (txn->lock == TXN_LOOK)
 		batch_add(batch, sql);
+	else
+		batch_add_often(batch, sql);
 }
 
 /* BEGIN, COMMIT, ROLLBACK: there is nothing to plan in them. */
@@ -57,10 +58,7 @@ static void add_begin(struct txn *txn, struct batch *batch)
 	add(txn, batch, ROLE_OTHER, lease_sql_settings);
 	bind_settings(batch, &(struct settings){ .statement_timeout = txn->statement_timeout,
 						 .lock_timeout = txn->lock_timeout,
-						 .notify = txn->notify,
-						 .plan_cache_mode = txn->stays_prepared
-									    ? "force_generic_plan"
-									    : NULL });
+						 .notify = txn->notify });
 }
 
 static void add_lock(struct txn *txn, struct batch *batch)

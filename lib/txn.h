@@ -42,7 +42,6 @@ struct txn {
 	const char *tenant_id; /* TXN_LOCK_NEXT; NULL: any */
 	bool take_over; /* TXN_LOCK_NEXT: running runs without an open attempt, too */
 	const char *notify; /* lease.notify for this transaction; NULL: as it is set */
-	bool stays_prepared; /* its statements may, with plans that fit any runs: not for TXN_LOOK */
 	/* the caller's, sorted by run_id, each run once; commands about nodes and checkpoints alone */
 	struct txn_item *items;
 	size_t n;

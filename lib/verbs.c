@@ -93,8 +93,6 @@ int run_txn(PGconn *conn, struct txn *txn, int64_t timeout, struct lease_error *
 	/* a lock that is not granted is to be told apart from a statement that is slow */
 	txn->statement_timeout = timeout / 2;
 	txn->lock_timeout = timeout / 3;
-	/* a plan that is kept must be one that was made under the settings of a transaction */
-	txn->stays_prepared = txn->n == 1 && txn->lock != TXN_LOOK;
 	return pump_run(conn, txn_operation(txn), timeout, reterr);
 }
 

@@ -1,7 +1,7 @@
 -- Settings of one transaction (the third argument of set_config: local to it).
 -- $1 statement_timeout, $2 lock_timeout: milliseconds. $3 lease.notify, on or off; NULL: as the
 -- role's or the database's setting has it. $4 on: join by hashing alone; off: by nested loops alone.
--- $5 plan_cache_mode.
+-- Plans do not look at the parameters, so that those of prepared statements can be kept.
 -- A client that falls silent between two batches (stopped, its network gone) must not keep its locks
 -- until the server's TCP gives it up: a reconciler would pass over its run all that time.
 -- JIT and parallel workers cost more than they bring for statements of this size. Sequential and
@@ -22,6 +22,6 @@ SELECT pg_catalog.set_config('statement_timeout', $1::text, true),
        pg_catalog.set_config('enable_nestloop', CASE $4::text WHEN 'on' THEN 'off' ELSE 'on' END,
                              true),
        pg_catalog.set_config('enable_mergejoin', 'off', true),
-       pg_catalog.set_config('plan_cache_mode', $5::text, true),
+       pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', true),
        CASE WHEN $3::text IS NOT NULL
             THEN pg_catalog.set_config('lease.notify', $3::text, true) END;

@@ -210,7 +210,7 @@ static bool reads_only(const char *name)
 	return false;
 }
 
-/* Under the settings that it is sent with: two timeouts, notify, hash joins, plan_cache_mode. */
+/* Under the settings that it is sent with: two timeouts, notify, hash joins. */
 static void check_file(void *arg, const char *name)
 {
 	static const char *const modes[] = { "force_generic_plan", "force_custom_plan" };
@@ -224,12 +224,12 @@ static void check_file(void *arg, const char *name)
 		sql(s->admin, "begin");
 		arguments = sql_text(
 			s->admin,
-			"select string_agg(case when i <= 2 then $$'10000'$$ when i = 5 then $$'%s'$$ "
-			"else $$'off'$$ end, ',') from pg_prepared_statements, "
+			"select string_agg(case when i <= 2 then $$'10000'$$ else $$'off'$$ end, ',') "
+			"from pg_prepared_statements, "
 			"generate_series(1, cardinality(parameter_types)) i where name = '%s'",
-			modes[mode], settings);
-		sql(s->admin, "set local plan_cache_mode = %s; execute %s(%s)", modes[mode],
-		    settings, arguments);
+			settings);
+		sql(s->admin, "execute %s(%s); set local plan_cache_mode = %s", settings, arguments,
+		    modes[mode]);
 		check_plan(s, name, modes[mode]);
 		sql(s->admin, "rollback");
 		free(arguments);
@@ -364,7 +364,8 @@ static void check_limit(struct scenario *s, const struct row_limit *limit, const
 	if (reads_only(limit->file))
 		sql(s->admin, "execute settings_scan('60000', '60000')");
 	else
-		sql(s->admin, "execute settings('60000', '60000', 'off', '%s', '%s')",
+		sql(s->admin,
+		    "execute settings('60000', '60000', 'off', '%s'); set local plan_cache_mode = %s",
 		    limit->hash_joins ? limit->hash_joins : "off", mode);
 	rows = sql_number(s->admin, "select pg_temp.rows_handled($$%s(%s)$$)", limit->file,
 			  limit->arguments);
