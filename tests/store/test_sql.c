@@ -319,7 +319,8 @@ static const struct row_limit limits[] = {
 	{ "renew_many", "on", "runs('held'), each_int(1), each('w'), each_int(1000)", 10000 },
 	{ "lock_next", NULL, "null", 50 },
 	{ "lock_next_running", NULL, "null", 50 },
-	{ "scan_page", NULL, "'', 5000, 1000", 100000 },
+	/* none of them is to be looked at, and none is kept to be read again */
+	{ "scan_page", NULL, "'', 5000, 1000", 25000 },
 	{ "scan_orphans", NULL, "'', 5000, true", 150000 },
 };
 
