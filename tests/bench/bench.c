@@ -35,7 +35,7 @@ enum { MEASUREMENTS = sizeof(measurements) / sizeof(measurements[0]) };
 
 static void print_usage(FILE *file)
 {
-	fputs("usage: bench [--quick] [--only NAME] [--open N] [--history N] [FILE]\n"
+	fputs("usage: bench [--quick] [--only NAME] [--open N] [--history N] [--storm N] [FILE]\n"
 	      "\n"
 	      "Needs a PostgreSQL of its own: `make bench`, or tests/cluster.sh with build/tests/bench/bench.\n"
 	      "\n"
@@ -43,6 +43,7 @@ static void print_usage(FILE *file)
 	      "  --only NAME  one measurement\n"
 	      "  --open N     open leases (100000)\n"
 	      "  --history N  closed attempts behind them (1000000)\n"
+	      "  --storm N    leases that are over at once in a storm, and as many that hold (1000000)\n"
 	      "  FILE         where to write the figures as JSON; beside it a table (.md) and a picture (.svg)\n"
 	      "\n"
 	      "measurements:\n",
@@ -73,6 +74,7 @@ static void parse_options(struct bench *bench, int argc, char **argv)
 		{ "only", required_argument, NULL, 'n' },
 		{ "open", required_argument, NULL, 'o' },
 		{ "history", required_argument, NULL, 'h' },
+		{ "storm", required_argument, NULL, 's' },
 		{ "help", no_argument, NULL, '?' },
 		{ NULL, 0, NULL, 0 },
 	};
@@ -89,6 +91,8 @@ static void parse_options(struct bench *bench, int argc, char **argv)
 			bench->open = parse_count("--open", optarg, (long)CLIENTS * BATCH);
 		else if (option == 'h')
 			bench->history = parse_count("--history", optarg, 0);
+		else if (option == 's')
+			bench->storm = parse_count("--storm", optarg, (long)CLIENTS * BATCH);
 		else if (strcmp(argv[optind - 1], "--help") == 0) {
 			print_usage(stdout);
 			exit(0);
@@ -100,6 +104,8 @@ static void parse_options(struct bench *bench, int argc, char **argv)
 	bench->json = argv[optind];
 	if (!bench->open)
 		bench->open = bench->quick ? 20000 : 100000;
+	if (!bench->storm)
+		bench->storm = bench->quick ? 20000 : 1000000;
 	if (bench->history < 0)
 		bench->history = bench->quick ? 100000 : 1000000;
 }

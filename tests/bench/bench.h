@@ -24,6 +24,7 @@ struct bench {
 	const char *only; /* one measurement; NULL: all of them */
 	long open; /* open leases */
 	long history; /* closed attempts behind them */
+	long storm; /* leases that are over at once, and as many that hold */
 	const char *json; /* file to write; NULL: none */
 	/* the database that most measurements use, made when it is first asked for */
 	char *conninfo;
@@ -150,6 +151,7 @@ struct client {
 	 * makes those behind it late as well. 0: one after the other, and none is timed.
 	 */
 	int64_t pace_us;
+	int64_t offset_us; /* the first one so much later, so that not all come at once */
 	/* of clients_run and client_start */
 	int64_t until;
 	atomic_bool stop;

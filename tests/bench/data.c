@@ -245,7 +245,7 @@ struct bench *need_large(struct bench *bench)
 		if (!large)
 			die("out of memory");
 		large->quick = bench->quick;
-		large->open = bench->quick ? 20000 : 1000000;
+		large->open = bench->storm;
 	}
 	need_database(large);
 	return large;

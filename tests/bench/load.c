@@ -68,7 +68,8 @@ static void *run_client(void *argument)
 
 	if (client->start)
 		pthread_barrier_wait(client->start);
-	began = due = clock_us();
+	began = clock_us();
+	due = began + client->offset_us;
 	do {
 		if (client->pace_us)
 			wait_for_pace(due);
