@@ -114,6 +114,12 @@ bool due_take(struct due *due, struct due_entry *ret)
 	return true;
 }
 
+static void make_heap(struct due *due)
+{
+	for (size_t i = due->n / 2 + 1; i-- > 0;)
+		sift_down(due, i);
+}
+
 void due_forget(struct due *due, uint32_t list)
 {
 	size_t kept = 0;
@@ -125,8 +131,34 @@ void due_forget(struct due *due, uint32_t list)
 			due->entries[kept++] = due->entries[i];
 	}
 	due->n = kept;
-	for (size_t i = kept / 2 + 1; i-- > 0;)
-		sift_down(due, i);
+	make_heap(due);
+}
+
+static bool is_listed(const struct due_entry *entry, uint32_t list, int64_t until)
+{
+	return entry->list == list && entry->at <= until;
+}
+
+/* What is to come first is put before all the others. A sorted array is a heap, this one is none. */
+void due_rotate(struct due *due, uint32_t list, int64_t until, size_t places)
+{
+	size_t n = 0, place = 0, last = 0;
+	int64_t span;
+
+	qsort(due->entries, due->n, sizeof(*due->entries), by_time);
+	for (size_t i = 0; i < due->n; i++)
+		if (is_listed(&due->entries[i], list, until)) {
+			last = i;
+			n++;
+		}
+	if (n == 0)
+		return;
+	span = due->entries[last].at - due_next(due) + 1;
+	places %= n;
+	for (size_t i = 0; i < due->n; i++)
+		if (is_listed(&due->entries[i], list, until) && place++ >= places)
+			due->entries[i].at -= span;
+	make_heap(due);
 }
 
 void due_clear(struct due *due)

@@ -32,6 +32,11 @@ int64_t due_next(const struct due *due);
 bool due_take(struct due *due, struct due_entry *ret);
 /* Drops what a scan listed: a newer one of its kind has listed it again, or it is dealt with. */
 void due_forget(struct due *due, uint32_t list);
+/*
+ * Lets the entries of a list that are due by `until` begin with another of them, `places` after the
+ * first one (modulo how many there are), and go on behind the last with the first.
+ */
+void due_rotate(struct due *due, uint32_t list, int64_t until, size_t places);
 void due_clear(struct due *due);
 void due_done(struct due *due);
 

@@ -23,7 +23,6 @@ enum activity {
 	CHECKING,
 	BEATING, /* the heartbeat */
 	SCANNING, /* the next page of the open attempts, */
-	RELISTING, /* the last one again, for what is over, */
 	SCANNING_ORPHANS, /* of the orphans, */
 	SCANNING_DEADLINES, /* of the passed deadlines */
 	CLOSING, /* a chunk */
@@ -55,9 +54,7 @@ struct lease_sweep {
 	 * over when it was listed; of orphans and deadlines, even.
 	 */
 	uint32_t pass_list, orphan_list;
-	char page_start[LEASE_ID_MAX + 1]; /* of the last page of a horizon scan */
-	bool relist; /* that page, before anything else of it is looked at */
-	int relists; /* of that page, so far */
+	bool left_pages; /* in this pass, to another reconciler */
 	int64_t page_sent_at, pass_began_at, scan_at, orphans_at;
 	int64_t horizon, interval;
 	struct lease_sweep_figures seen; /* what this pass has counted so far */
@@ -100,8 +97,6 @@ struct lease_sweep {
 #define SHORTEST_INTERVAL (20 * LEASE_MILLISECOND)
 /* Scanning takes at most one part in so many of the time. */
 #define SCAN_SHARE 20
-/* How often a page is listed anew because another reconciler works on it, too. */
-#define RELISTS 10
 /* Lists of a pass: numbers that its successor does not use. */
 #define PASS_LISTS 4
 
@@ -121,6 +116,12 @@ static int64_t backoff(int64_t first, int64_t limit, int tries)
 	for (int i = 0; i < tries && first < limit; i++)
 		first *= 2;
 	return min64(first, limit);
+}
+
+static unsigned next_random(struct lease_sweep *sweep)
+{
+	sweep->jitter = sweep->jitter * 1103515245u + 12345u;
+	return sweep->jitter >> 8;
 }
 
 /* -- options ---------------------------------------------------------------------------------- */
@@ -382,38 +383,48 @@ static uint32_t over_list(const struct lease_sweep *sweep)
 	return sweep->pass_list + 2;
 }
 
-/* Whether most of a whole chunk was locked by somebody, or had been dealt with: it was not workers. */
-static bool met_another(const struct lease_sweep *sweep, const struct range *range)
+/* What was over already when it was listed, and since then was closed or locked by others. */
+static size_t count_others(const struct lease_sweep *sweep, const struct range *range, bool locked)
 {
-	size_t n = range->to - range->from, others = 0;
+	size_t n = 0;
 
 	for (size_t i = range->from; i < range->to; i++)
-		others += sweep->chunk[i].list == over_list(sweep) &&
-			  (!sweep->items[i].locked ||
-			   sweep->items[i].decision.verdict == VERDICT_UNCHANGED);
-	return n > 1 && n == sweep->chunk_size && others > n / 2;
+		n += sweep->chunk[i].list == over_list(sweep) && sweep->chunk[i].tries == 0 &&
+		     (sweep->items[i].locked ? sweep->items[i].decision.verdict == VERDICT_UNCHANGED
+					     : locked);
+	return n;
 }
 
 /*
- * Another reconciler works on this page, and whoever does the same chunks after it only looks at what
- * is done. So what is left is listed anew, from another place on. Not for ever: it may as well be
- * somebody who holds these locks and does nothing.
+ * Most of a whole chunk is dealt with, or locked: another reconciler works on this page, and whoever
+ * does the same chunks after it only looks at what is done.
+ *
+ * Where it is done, that one went on from here, and the rest is left to it: each closes what lies
+ * between its own place and the next one's, which makes a page whole. Should it not come that far,
+ * the next pass finds what is over; it begins when this one has ended. Where it is locked, that one
+ * is here: go on from elsewhere.
  */
-static void list_anew(struct lease_sweep *sweep)
+static void part_from_others(struct lease_sweep *sweep, const struct range *range)
 {
-	if (sweep->once || sweep->relists == RELISTS)
+	size_t n = range->to - range->from;
+
+	if (sweep->once || n == 1 || n < sweep->chunk_size)
 		return;
-	due_forget(&sweep->due, over_list(sweep));
-	sweep->relists++;
-	sweep->relist = true;
+	if (count_others(sweep, range, false) > n / 2) {
+		due_forget(&sweep->due, over_list(sweep));
+		sweep->left_pages = true;
+		if (sweep->scan != SCANNING)
+			sweep->scan_at = 0;
+	} else if (count_others(sweep, range, true) > n / 2) {
+		due_rotate(&sweep->due, over_list(sweep), clock_monotonic(), next_random(sweep));
+	}
 }
 
 static void complete_range(struct lease_sweep *sweep)
 {
 	struct range range = sweep->ranges[--sweep->n_ranges];
 
-	if (met_another(sweep, &range))
-		list_anew(sweep);
+	part_from_others(sweep, &range);
 	for (size_t i = range.from; i < range.to; i++)
 		settle_item(sweep, &sweep->chunk[i], &sweep->items[i]);
 	txn_done(&sweep->txn);
@@ -490,6 +501,7 @@ static void begin_scan(struct lease_sweep *sweep, enum activity scan, int64_t no
 	sweep->pass_list += PASS_LISTS;
 	sweep->pass_began_at = now;
 	sweep->horizon = sweep->once ? 0 : sweep->interval + slack(sweep);
+	sweep->left_pages = false;
 	sweep->seen = (struct lease_sweep_figures){ .oldest_expired_at = LEASE_TIME_NONE };
 	sweep->shortest_ttl = INT64_MAX;
 	sweep->clock_known = false;
@@ -526,8 +538,8 @@ static void end_pass(struct lease_sweep *sweep)
 	sweep->figures.passes++;
 	sweep->figures.passed_at = now;
 	choose_interval(sweep);
-	if (sweep->once) {
-		sweep->scan_at = INT64_MAX;
+	if (sweep->once || sweep->left_pages) {
+		sweep->scan_at = sweep->once ? INT64_MAX : now;
 		return;
 	}
 	/* what this pass listed reaches to its horizon: begin the next before that is used up */
@@ -560,12 +572,6 @@ static bool is_last_page(const struct lease_sweep *sweep, const PGresult *result
 
 #define PAGE_FORM "itissili"
 
-static unsigned next_random(struct lease_sweep *sweep)
-{
-	sweep->jitter = sweep->jitter * 1103515245u + 12345u;
-	return sweep->jitter >> 8;
-}
-
 /*
  * What is over is due at once: in the order of run_id, so that the rows of a chunk lie together, but
  * from some place in the page on, so that two reconcilers that read it at once begin apart.
@@ -580,24 +586,12 @@ static void list_page(struct lease_sweep *sweep, const PGresult *result, int64_t
 
 		if (!run_id)
 			continue;
-		if (ends > now && sweep->activity == SCANNING)
+		if (ends > now)
 			due_add(&sweep->due, run_id, ends, 0, sweep->pass_list);
-		else if (ends <= now)
+		else
 			due_add(&sweep->due, run_id, max64(now - n, 0) + (i + n - first) % n, 0,
 				over_list(sweep));
 	}
-}
-
-/* The same page again: its figures are counted already. */
-static int take_again(struct lease_sweep *sweep, const PGresult *result, struct lease_error *reterr)
-{
-	int r = read_form(result, PAGE_FORM, reterr);
-
-	if (r < 0)
-		return r;
-	sweep->relist = false;
-	list_page(sweep, result, clock_monotonic());
-	return 0;
 }
 
 /* A page of the horizon scan; see scan_page.sql. */
@@ -656,8 +650,6 @@ static int scan_take(void *self, int index, const PGresult *result, struct lease
 	/* after BEGIN and the settings */
 	if (index != 2)
 		return 0;
-	if (sweep->activity == RELISTING)
-		return take_again(sweep, result, reterr);
 	return sweep->scan == SCANNING ? take_page(sweep, result, reterr)
 				       : take_list(sweep, result, reterr);
 }
@@ -667,26 +659,20 @@ static void scan_fill(void *self, struct batch *batch)
 	struct lease_sweep *sweep = self;
 	const struct lease_sweep_options *options = &sweep->options;
 
-	enum activity scan = sweep->activity == RELISTING ? SCANNING : sweep->scan;
-
-	if (sweep->activity == SCANNING) {
-		snprintf(sweep->page_start, sizeof(sweep->page_start), "%s", sweep->cursor);
-		sweep->relists = 0;
-	}
 	sweep->page_size = options->scan_page;
 	sweep->page_sent_at = clock_monotonic();
 	batch_add(batch, lease_sql_begin);
 	batch_add(batch, lease_sql_settings_scan);
 	bind_milliseconds(batch, cut_timeout(options, options->statement_timeout, 2));
 	bind_milliseconds(batch, cut_timeout(options, options->lock_timeout, 2));
-	batch_add(batch, scan == SCANNING           ? lease_sql_scan_page
-			 : scan == SCANNING_ORPHANS ? lease_sql_scan_orphans
-						    : lease_sql_scan_deadlines);
-	bind_text(batch, sweep->activity == RELISTING ? sweep->page_start : sweep->cursor);
+	batch_add(batch, sweep->scan == SCANNING           ? lease_sql_scan_page
+			 : sweep->scan == SCANNING_ORPHANS ? lease_sql_scan_orphans
+							   : lease_sql_scan_deadlines);
+	bind_text(batch, sweep->cursor);
 	bind_int(batch, sweep->page_size);
-	if (scan == SCANNING)
+	if (sweep->scan == SCANNING)
 		bind_int(batch, sweep->horizon);
-	else if (scan == SCANNING_ORPHANS)
+	else if (sweep->scan == SCANNING_ORPHANS)
 		bind_text(batch, options->policy == LEASE_POLICY_RECORD ? "f" : "t");
 	batch_add(batch, "COMMIT");
 }
@@ -803,8 +789,6 @@ static enum activity choose(struct lease_sweep *sweep, int64_t now)
 		return sweep->beat_retry_at > now ? IDLE : BEATING;
 	if (sweep->retry_at > now)
 		return IDLE;
-	if (sweep->relist && sweep->n_ranges == 0)
-		return RELISTING;
 	if (sweep->n_ranges > 0 || due_next(&sweep->due) <= now)
 		return CLOSING;
 	if (sweep->scan == IDLE) {
@@ -835,7 +819,6 @@ static int begin(struct lease_sweep *sweep, PGconn *conn, int64_t now, struct le
 					       (struct exchange){ beat_fill, beat_take, sweep });
 		break;
 	case SCANNING:
-	case RELISTING:
 	case SCANNING_ORPHANS:
 	case SCANNING_DEADLINES:
 		operation = exchange_operation(&sweep->exchange,
@@ -917,7 +900,7 @@ int64_t lease_sweep_wake_at(const struct lease_sweep *sweep)
 
 	if (sweep->stopping)
 		return INT64_MAX;
-	if (!sweep->checked || sweep->n_ranges > 0 || sweep->scan != IDLE || sweep->relist)
+	if (!sweep->checked || sweep->n_ranges > 0 || sweep->scan != IDLE)
 		at = 0;
 	else
 		at = min64(due_next(&sweep->due), next_scan_at(sweep));
@@ -943,7 +926,7 @@ void lease_sweep_reset(struct lease_sweep *sweep)
 	sweep->scan_at = sweep->orphans_at = sweep->retry_at = 0;
 	sweep->beat_due_at = sweep->beat_retry_at = 0;
 	sweep->failures_in_a_row = 0;
-	sweep->relist = false;
+	sweep->left_pages = false;
 }
 
 void lease_sweep_stop(struct lease_sweep *sweep)

@@ -152,6 +152,30 @@ static void what_a_scan_listed_is_forgotten(void **state)
 	due_done(&due);
 }
 
+/* Others, and what is not due yet, stay where they are. */
+static void a_list_goes_on_from_another_place(void **state)
+{
+	static const char *const names[] = { "r0", "r1", "r2", "r3", "r4" };
+	struct due due = new_due(100);
+
+	(void)state;
+	for (int i = 4; i >= 0; i--)
+		assert_int_equal(due_add(&due, names[i], 10 + i, 0, 2), 0);
+	assert_int_equal(due_add(&due, "other", 20, 0, 1), 0);
+	assert_int_equal(due_add(&due, "later", 90, 0, 2), 0);
+	due_rotate(&due, 2, 50, 5 + 3);
+	take(&due, "r3", due_next(&due));
+	take(&due, "r4", due_next(&due));
+	take(&due, "r0", 10);
+	take(&due, "r1", 11);
+	take(&due, "r2", 12);
+	due_rotate(&due, 2, 50, 1);
+	take(&due, "other", 20);
+	take(&due, "later", 90);
+	due_rotate(&due, 2, 50, 1);
+	due_done(&due);
+}
+
 static void clearing_forgets_that_something_was_dropped(void **state)
 {
 	struct due due = new_due(2);
@@ -303,6 +327,7 @@ int main(void)
 		cmocka_unit_test(a_limit_of_one_holds),
 		cmocka_unit_test(a_smaller_limit_takes_effect),
 		cmocka_unit_test(what_a_scan_listed_is_forgotten),
+		cmocka_unit_test(a_list_goes_on_from_another_place),
 		cmocka_unit_test(clearing_forgets_that_something_was_dropped),
 		cmocka_unit_test(at_random_it_agrees_with_a_naive_list),
 	};
