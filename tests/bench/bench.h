@@ -95,6 +95,7 @@ double percentile(const double *values, int n, double share); /* share: 0 to 1 *
 
 /* Fills in bench->conninfo and bench->conn: `history` closed attempts, `open` open leases. */
 void need_database(struct bench *bench);
+void drop_database(struct bench *bench);
 
 /* A database of a million open leases and no history, made when it is first asked for. */
 struct bench *need_large(struct bench *bench);

@@ -251,14 +251,19 @@ struct bench *need_large(struct bench *bench)
 	return large;
 }
 
+void drop_database(struct bench *bench)
+{
+	PQfinish(bench->conn);
+	test_database_drop(bench->conninfo);
+	free(bench->conninfo);
+	bench->conn = NULL;
+	bench->conninfo = NULL;
+}
+
 void drop_large(struct bench *bench)
 {
-	struct bench *large = bench->large;
-
-	PQfinish(large->conn);
-	test_database_drop(large->conninfo);
-	free(large->conninfo);
-	free(large);
+	drop_database(bench->large);
+	free(bench->large);
 	bench->large = NULL;
 }
 
