@@ -119,6 +119,12 @@ void fill_histories(const struct filling *fillings, int n);
 /* After filling: what autovacuum would come for in mid-measurement, and dirty pages. */
 void settle(PGconn *conn);
 
+/*
+ * Lets the server have so many segments of its log ready, as one has that runs for long: a new one is
+ * 16 MB of zeros, which whoever commits meanwhile waits for.
+ */
+void fill_log(PGconn *conn, int segments);
+
 /* The fencing tokens of all open attempts, in random order; to be freed by the caller. */
 struct lease_token *read_tokens(PGconn *conn, size_t *ret_n);
 

@@ -219,6 +219,7 @@ void settle(PGconn *conn)
 {
 	sql(conn, "VACUUM (FREEZE, ANALYZE) lease.runs, lease.run_attempts");
 	sql(conn, "CHECKPOINT");
+	sync(); /* what the kernel would write out while somebody waits for a commit */
 }
 
 void need_database(struct bench *bench)
@@ -249,6 +250,15 @@ struct bench *need_large(struct bench *bench)
 	}
 	need_database(large);
 	return large;
+}
+
+/* The checkpoint renames the segments that are done with, up to min_wal_size: Makefile. */
+void fill_log(PGconn *conn, int segments)
+{
+	for (int i = 0; i < segments; i++)
+		sql(conn, "SELECT pg_logical_emit_message(false, 'bench', ''), pg_switch_wal()");
+	sql(conn, "CHECKPOINT");
+	sync();
 }
 
 void drop_database(struct bench *bench)

@@ -12,7 +12,7 @@
 #include "bench.h"
 
 /* A fleet is many connections with long pauses: one that waits does not make the others wait. */
-enum { PACE_US = 40000, SPARE_RUNS = 50000 };
+enum { PACE_US = 80000, SPARE_RUNS = 50000 };
 
 /* CLIENTS that renew, CLIENTS that claim. */
 struct workers {
@@ -126,6 +126,7 @@ static void make_storm(PGconn *conn, const char *name, long n)
 	    name, n);
 	open_leases(conn, name, n, "interval '-1 s'");
 	sql(conn, "ANALYZE storm");
+	sync();
 }
 
 /* Seconds that the part of the closes from one share of all to another took. */
@@ -173,13 +174,14 @@ static double time_daemons(const char *name, struct bench *databases, int n_data
 /* What two bring each other, beside what the machine has left for two that share no database. */
 static void measure_daemons(bool quick)
 {
-	long n = quick ? 10000 : 60000;
+	long n = quick ? 10000 : 40000;
 	struct bench databases[DATABASES] = { { .open = n }, { .open = n } };
 	double alone[2], two_vs_one[2], two_vs_apart[2];
 
 	progress("storm: %ld at once, one daemon and two", n);
 	for (int i = 0; i < DATABASES; i++)
 		need_database(&databases[i]);
+	fill_log(databases[0].conn, quick ? 16 : 64);
 	time_daemons("warm", databases, DATABASES, 1, n);
 	for (int i = 0; i < 2; i++) {
 		double two = time_daemons(i ? "two again" : "two", databases, 1, DAEMONS, n);
@@ -268,6 +270,7 @@ void measure_storm(struct bench *bench)
 	struct bench *large = need_large(bench);
 	struct workers workers;
 
+	fill_log(large->conn, bench->quick ? 16 : 200);
 	workers_open(&workers, large);
 	sql(large->conn,
 	    "INSERT INTO lease.runs (run_id) SELECT md5('spare ' || i)::uuid::text "
