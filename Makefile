@@ -22,7 +22,8 @@ SEED ?=
 REPLAY ?=
 ROWS ?= 100000
 BENCH_CLUSTER ?= -c shared_buffers=2GB -c max_wal_size=16GB -c min_wal_size=4GB -c checkpoint_timeout=30min
-PEERS_CLUSTER ?= $(BENCH_CLUSTER) -c autovacuum=off -c shared_preload_libraries=pg_stat_statements
+PEERS_CLUSTER ?= -c shared_buffers=256MB -c max_wal_size=4GB -c checkpoint_timeout=30min -c autovacuum=off \
+	-c shared_preload_libraries=pg_stat_statements
 
 PREFIX ?= /usr/local
 bindir ?= $(PREFIX)/bin
