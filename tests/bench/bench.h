@@ -103,18 +103,17 @@ void drop_large(struct bench *bench);
 
 /* `n` runs with an open attempt each, named after `name`; the leases last `ttl` (an SQL expression). */
 void open_leases(PGconn *conn, const char *name, long n, const char *ttl);
-/* The same with run ids that grow with time, from now on. */
-void open_ordered_leases(PGconn *conn, long n, const char *ttl);
 
-/* A history for a database: `closed` attempts, two for each of half as many runs. */
+/* What comes into an empty database: a history of two attempts a run, then the open leases. */
 struct filling {
 	PGconn *conn;
-	enum run_ids { RANDOM_IDS, ORDERED_IDS } ids;
-	long closed;
+	enum run_ids { RANDOM_IDS, ORDERED_IDS } ids; /* the latter grow with time */
+	long closed, open;
+	const char *now; /* of open leases with ordered ids, which are the same for the same time */
 };
 
-/* Fills several databases at the same time. */
-void fill_histories(const struct filling *fillings, int n);
+/* Several at the same time. */
+void fill_databases(const struct filling *fillings, int n);
 
 /* After filling: what autovacuum would come for in mid-measurement, and dirty pages. */
 void settle(PGconn *conn);

@@ -122,8 +122,11 @@ static char *ordered_id(const char *time)
 static char *history_text(const struct filling *filling)
 {
 	long runs = filling->closed / 2;
-	char *id = filling->ids == RANDOM_IDS ? spread_id(runs) : ordered_id("t"), *text;
+	char *id, *text;
 
+	if (runs == 0)
+		return strdup("");
+	id = filling->ids == RANDOM_IDS ? spread_id(runs) : ordered_id("t");
 	if (asprintf(
 		    &text,
 		    FILLING_BEGINS
@@ -166,53 +169,56 @@ static void send_all(const struct filling *fillings, int n,
 		}
 }
 
-static char *vacuum_text(const struct filling *filling)
+/* `id` is SQL for the run id of number i, in both tables. */
+static char *open_text(const char *id, long n, const char *ttl)
 {
-	(void)filling;
-	return strdup("VACUUM (ANALYZE) lease.runs, lease.run_attempts");
-}
+	char *text;
 
-void fill_histories(const struct filling *fillings, int n)
-{
-	for (int i = 0; i < n; i++)
-		sql(fillings[i].conn, "SET synchronous_commit = off");
-	send_all(fillings, n, history_text);
-	/* what autovacuum would come for in mid-measurement */
-	send_all(fillings, n, vacuum_text);
-}
-
-static void insert_open(PGconn *conn, const char *id, long n, const char *ttl)
-{
-	sql(conn,
-	    FILLING_BEGINS
-	    "INSERT INTO lease.runs (run_id, status, state_version) "
-	    "SELECT %1$s, 'running', 2 FROM generate_series(1, %2$ld) i; "
-	    "INSERT INTO lease.run_attempts (run_id, attempt_no, owner, lease_expires_at) "
-	    "SELECT %1$s, 1, 'worker-' || i %% 64 || ':' || md5('owner ' || i)::uuid, "
-	    "       clock_timestamp() + %3$s FROM generate_series(1, %2$ld) i" FILLING_ENDS,
-	    id, n, ttl);
+	if (asprintf(
+		    &text,
+		    FILLING_BEGINS
+		    "INSERT INTO lease.runs (run_id, status, state_version) "
+		    "SELECT %1$s, 'running', 2 FROM generate_series(1, %2$ld) i; "
+		    "INSERT INTO lease.run_attempts (run_id, attempt_no, owner, lease_expires_at) "
+		    "SELECT %1$s, 1, 'worker-' || i %% 64 || ':' || md5('owner ' || i)::uuid, "
+		    "       clock_timestamp() + %3$s FROM generate_series(1, %2$ld) i" FILLING_ENDS,
+		    id, n, ttl) < 0)
+		die("out of memory");
+	return text;
 }
 
 void open_leases(PGconn *conn, const char *name, long n, const char *ttl)
 {
-	char *id = random_id(name);
+	char *id = random_id(name), *text = open_text(id, n, ttl);
 
-	insert_open(conn, id, n, ttl);
+	sql(conn, "%s", text);
+	free(text);
 	free(id);
 }
 
-void open_ordered_leases(PGconn *conn, long n, const char *ttl)
-{
-	char *now = sql_text(conn, "SELECT now()"), *time, *id;
+/* Longer than any run of the bench. */
+#define TTL_OF_FILLING "interval '1 day'"
 
-	/* both tables by one time */
-	if (asprintf(&time, "'%s'::timestamptz + i * interval '1 ms'", now) < 0)
+static char *filling_open_text(const struct filling *filling)
+{
+	char *time, *id, *text;
+
+	if (asprintf(&time, "'%s'::timestamptz + i * interval '1 ms'",
+		     filling->now ? filling->now : "now") < 0)
 		die("out of memory");
-	id = ordered_id(time);
-	insert_open(conn, id, n, ttl);
-	free(now);
-	free(time);
+	id = filling->ids == RANDOM_IDS ? random_id("open") : ordered_id(time);
+	text = open_text(id, filling->open, TTL_OF_FILLING);
 	free(id);
+	free(time);
+	return text;
+}
+
+void fill_databases(const struct filling *fillings, int n)
+{
+	for (int i = 0; i < n; i++)
+		sql(fillings[i].conn, "SET synchronous_commit = off");
+	send_all(fillings, n, history_text);
+	send_all(fillings, n, filling_open_text);
 }
 
 void settle(PGconn *conn)
@@ -229,11 +235,11 @@ void need_database(struct bench *bench)
 	progress("loading %ld closed attempts and %ld open leases", bench->history, bench->open);
 	bench->conninfo = test_database_create();
 	bench->conn = test_connect(bench->conninfo);
-	sql(bench->conn, "SET synchronous_commit = off");
-	if (bench->history > 0)
-		fill_histories(&(struct filling){ bench->conn, RANDOM_IDS, bench->history }, 1);
-	/* longer than any run of the bench */
-	open_leases(bench->conn, "open", bench->open, "interval '1 day'");
+	fill_databases(&(struct filling){ .conn = bench->conn,
+					  .ids = RANDOM_IDS,
+					  .closed = bench->history,
+					  .open = bench->open },
+		       1);
 	settle(bench->conn);
 }
 

@@ -2,20 +2,23 @@
  * The same work with no history, with a million and with ten million closed attempts behind the same
  * open leases; with random run ids, and with such that grow with time.
  *
- * For each kind of id there are three databases that differ in the history alone: the larger ones
- * are copies of the one without, filled. All three are measured in turn within each round, and a
- * figure is the median over the rounds of what one took / what the one without history took; so
- * whatever else the machine does hits all of them. Renewals and scans are timed; of sweeps and claims
- * it is the server's processor time, because one connection with several turns waits more than it
- * works.
+ * For each kind of id there are three databases that differ in the history alone: the open leases
+ * come last, the same into each. The three take turns as short as the work allows, on the
+ * same leases in the same order: single pages of a scan, single claims. A figure is the median over
+ * the turns of what one took / what the one without history took. The memory of a shared machine
+ * changes its speed by a half from one second to the next, and turns that are seconds apart would
+ * compare that. Of sweeps and claims it is the server's processor time, because one connection waits
+ * more than it works.
  */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bench.h"
+#include "sql.h"
 
-enum { SIZES = 3, ROUNDS_MAX = 16 };
+enum { SIZES = 3, TURNS_MAX = 512, PAGE = 5000, CLAIMS = 20 };
 
 enum work { RENEW, SCAN, SWEEP, CLAIM, CLAIM_NEXT, WORKS };
 
@@ -34,239 +37,397 @@ static const struct {
 struct plan {
 	long closed[SIZES];
 	const char *names[SIZES]; /* as they stand in the figures' names */
-	int renewals, scans, cycles; /* rounds of each */
+	int renewals, scans, cycles; /* turns of each: of scans, pages */
 	double seconds; /* of renewals in each */
-	int expired; /* leases that a sweep finds over */
+	int expired; /* leases that a sweep finds over, some transactions of them */
 };
 
 static const struct plan full = { .closed = { 0, 1000000, 10000000 },
 				  .names = { "0", "1m", "10m" },
-				  .renewals = 10,
-				  .scans = 6,
-				  .cycles = 3,
-				  .seconds = 0.4,
-				  .expired = 1000 };
+				  .renewals = 60,
+				  .scans = 200,
+				  .cycles = 4,
+				  .seconds = 0.05,
+				  .expired = 400 };
 static const struct plan quick = { .closed = { 0, 100000, 300000 },
 				   .names = { "0", "100k", "300k" },
-				   .renewals = 4,
-				   .scans = 4,
-				   .cycles = 2,
-				   .seconds = 0.2,
-				   .expired = 300 };
+				   .renewals = 20,
+				   .scans = 60,
+				   .cycles = 3,
+				   .seconds = 0.05,
+				   .expired = 200 };
 
 /* One database. */
 struct size {
 	char *conninfo;
 	PGconn *conn;
 	struct client clients[CLIENTS];
-	double cost[WORKS][ROUNDS_MAX]; /* microseconds of one, by rounds */
+	char cursor[LEASE_ID_MAX + 1]; /* where its scan stands */
+	double cost[WORKS][TURNS_MAX]; /* microseconds of one, by turns */
 };
 
-static const char *const kinds[] = { [RANDOM_IDS] = "random", [ORDERED_IDS] = "ordered" };
-enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
+/* The databases of one kind of run ids. */
+struct kind {
+	const char *name;
+	struct size sizes[SIZES];
+	int turns[WORKS];
+	struct lease_token *tokens; /* of the open leases, which are the same in all, at random */
+	size_t n;
+	size_t scanned; /* of them, so far */
+};
+
+static const char *const kind_names[] = { [RANDOM_IDS] = "random", [ORDERED_IDS] = "ordered" };
+enum { KINDS = sizeof(kind_names) / sizeof(kind_names[0]) };
+
+/* Another database begins each time. */
+static struct size *whose_turn(struct kind *kind, int turn, int i)
+{
+	return &kind->sizes[(i + turn) % SIZES];
+}
+
+static int next_turn(struct kind *kind, enum work work)
+{
+	if (kind->turns[work] == TURNS_MAX)
+		die("growth: more than %d turns", TURNS_MAX);
+	return kind->turns[work]++;
+}
 
 /* -- databases -------------------------------------------------------------------------------- */
 
-/* Without history, and its copies. */
-static void make_sizes(struct size sizes[SIZES], enum run_ids ids, long open)
+/*
+ * One size of both kinds at a time: there are two processors. Autovacuum would come in the midst of the
+ * turns of one database, by its size, and is the same matter for all of them.
+ */
+static void make_sizes(struct kind kinds[KINDS], int i, const struct plan *plan,
+		       const struct bench *bench, const char *now)
 {
-	PGconn *conn;
+	struct filling fillings[KINDS];
 
-	sizes[0].conninfo = test_database_create();
-	conn = test_connect(sizes[0].conninfo);
-	sql(conn, "SET synchronous_commit = off");
-	if (ids == RANDOM_IDS)
-		open_leases(conn, "open", open, "interval '1 day'");
-	else
-		open_ordered_leases(conn, open, "interval '1 day'");
-	sql(conn, "VACUUM (ANALYZE) lease.runs, lease.run_attempts");
-	PQfinish(conn);
-	for (int i = 1; i < SIZES; i++)
-		sizes[i].conninfo = test_database_copy(sizes[0].conninfo);
-	for (int i = 0; i < SIZES; i++)
-		sizes[i].conn = test_connect(sizes[i].conninfo);
-}
+	progress("growth: %ld closed attempts, twice", plan->closed[i]);
+	for (int ids = 0; ids < KINDS; ids++) {
+		struct size *size = &kinds[ids].sizes[i];
 
-/* The same size of both kinds at a time: there are two processors. */
-static void fill_sizes(struct size sizes[KINDS][SIZES], const struct plan *plan)
-{
-	for (int i = 1; i < SIZES; i++) {
-		struct filling fillings[KINDS];
-
-		progress("growth: %ld closed attempts, twice", plan->closed[i]);
-		for (int kind = 0; kind < KINDS; kind++)
-			fillings[kind] = (struct filling){ sizes[kind][i].conn, (enum run_ids)kind,
-							   plan->closed[i] };
-		fill_histories(fillings, KINDS);
+		size->conninfo = test_database_create();
+		fillings[ids] = (struct filling){ .conn = test_connect(size->conninfo),
+						  .ids = (enum run_ids)ids,
+						  .closed = plan->closed[i],
+						  .open = bench->open,
+						  .now = now };
+		sql(fillings[ids].conn, "ALTER TABLE lease.runs SET (autovacuum_enabled = off)");
+		sql(fillings[ids].conn,
+		    "ALTER TABLE lease.run_attempts SET (autovacuum_enabled = off)");
+	}
+	fill_databases(fillings, KINDS);
+	for (int ids = 0; ids < KINDS; ids++) {
+		sql(fillings[ids].conn, "ANALYZE lease.runs, lease.run_attempts");
+		PQfinish(fillings[ids].conn);
 	}
 }
 
-static void drop_sizes(struct size sizes[SIZES])
+/* The same open leases in all of a kind, and histories behind them. */
+static void make_kinds(struct kind kinds[KINDS], const struct plan *plan, const struct bench *bench)
+{
+	PGconn *conn = PQconnectdb("");
+	char *now = sql_text(conn, "SELECT now()");
+
+	PQfinish(conn);
+	for (int i = 0; i < SIZES; i++)
+		make_sizes(kinds, i, plan, bench, now);
+	for (int ids = 0; ids < KINDS; ids++) {
+		kinds[ids].name = kind_names[ids];
+		conn = test_connect(kinds[ids].sizes[0].conninfo);
+		kinds[ids].tokens = read_tokens(conn, &kinds[ids].n);
+		PQfinish(conn);
+	}
+	free(now);
+}
+
+/*
+ * All of them new: a server process that once needed much memory, as for filling a database, keeps
+ * it, and does the same work faster than one that gets its memory from the system each time.
+ */
+static void open_connections(struct kind *kind)
 {
 	for (int i = 0; i < SIZES; i++) {
-		PQfinish(sizes[i].conn);
-		test_database_drop(sizes[i].conninfo);
-		free(sizes[i].conninfo);
+		kind->sizes[i].conn = test_connect(kind->sizes[i].conninfo);
+		sql(kind->sizes[i].conn, "SET synchronous_commit = off");
 	}
 }
 
-/* -- work ------------------------------------------------------------------------------------- */
-
-/* Each database in turn, another one first in each round. */
-static void measure_renewing(struct size sizes[SIZES], const struct plan *plan)
+static void drop_sizes(struct kind *kind)
 {
-	struct lease_token *tokens;
-	size_t n;
+	for (int i = 0; i < SIZES; i++) {
+		PQfinish(kind->sizes[i].conn);
+		test_database_drop(kind->sizes[i].conninfo);
+		free(kind->sizes[i].conninfo);
+	}
+	free(kind->tokens);
+}
+
+/* -- renewals --------------------------------------------------------------------------------- */
+
+static void measure_renewing(struct kind *kind, const struct plan *plan)
+{
 	long rows;
 
-	tokens = read_tokens(sizes[0].conn, &n);
 	for (int i = 0; i < SIZES; i++) {
-		clients_open(sizes[i].clients, sizes[i].conninfo, tokens, n);
-		clients_set(sizes[i].clients, "synchronous_commit = off");
-		for (size_t all = 0; all < n; all += (size_t)rows) /* warms up */
-			clients_run(sizes[i].clients, renew_leases, 0.2, &rows);
-	}
-	for (int round = 0; round < plan->renewals; round++)
-		for (int i = 0; i < SIZES; i++) {
-			struct size *size = &sizes[(i + round) % SIZES];
+		struct size *size = &kind->sizes[i];
 
-			size->cost[RENEW][round] = 1e6 / clients_run(size->clients, renew_lease,
-								     plan->seconds, &rows);
+		clients_open(size->clients, size->conninfo, kind->tokens, kind->n);
+		clients_set(size->clients, "synchronous_commit = off");
+		for (size_t all = 0; all < kind->n; all += (size_t)rows) /* warms up */
+			clients_run(size->clients, renew_leases, 0.1, &rows);
+		clients_run(size->clients, renew_lease, 0.1, &rows);
+	}
+	for (int round = 0; round < plan->renewals; round++) {
+		int turn = next_turn(kind, RENEW);
+
+		for (int i = 0; i < SIZES; i++) {
+			struct size *size = whose_turn(kind, turn, i);
+
+			size->cost[RENEW][turn] = 1e6 / clients_run(size->clients, renew_lease,
+								    plan->seconds, &rows);
 		}
+	}
 	for (int i = 0; i < SIZES; i++)
-		clients_close(sizes[i].clients);
-	free(tokens);
+		clients_close(kind->sizes[i].clients);
 }
 
-/* A whole sweep. Gives the processor time that it took the server, and its figures. */
-static double sweep(PGconn *conn, long expired, struct lease_sweep_figures *ret)
+/* -- scans ------------------------------------------------------------------------------------ */
+
+static void take(PGconn *conn, PGresult *result, ExecStatusType expected)
 {
-	struct lease_sweep_options options;
-	struct lease_error error;
-	double before = server_us(conn);
-
-	sweep_options(&options);
-	if (lease_reconcile_expired_leases(conn, &options, NULL, ret, &error) != 0)
-		die("the sweep: %s", error.message);
-	if (ret->closed != expired)
-		die("a sweep closed %lld attempts of %ld", (long long)ret->closed, expired);
-	return server_us(conn) - before;
+	if (PQresultStatus(result) != expected)
+		die("%s", PQerrorMessage(conn));
+	PQclear(result);
 }
 
-static void measure_scans(struct size sizes[SIZES], const struct plan *plan)
-{
-	struct lease_sweep_figures figures;
-
-	for (int i = 0; i < SIZES; i++) /* warms up */
-		sweep(sizes[i].conn, 0, &figures);
-	for (int round = 0; round < plan->scans; round++)
-		for (int i = 0; i < SIZES; i++) {
-			struct size *size = &sizes[(i + round) % SIZES];
-
-			sweep(size->conn, 0, &figures);
-			size->cost[SCAN][round] = (double)figures.scan_duration;
-		}
-}
-
-/* Claims the runs `from` to `to` in the list, or as many that are due. The server's time for one. */
-static double claim(PGconn *conn, bool next, int from, int to)
-{
-	PGresult *runs = PQexec(conn, "SELECT run_id FROM pick ORDER BY n");
-	struct lease_claim claim = { .ttl = TTL };
-	struct lease_grant grant;
-	struct lease_error error;
-	char owner[LEASE_ID_MAX + 1];
-	double before = server_us(conn);
-	int r = lease_owner_generate("bench", owner, &error);
-
-	claim.owner = owner;
-	for (int i = from; r == 0 && i < to; i++) {
-		claim.run_id = PQgetvalue(runs, i, 0);
-		r = next ? lease_claim_next(conn, &claim, &grant, &error)
-			 : lease_mark_running(conn, &claim, &grant, &error);
-	}
-	if (r != 0)
-		die("claiming: %s", r < 0 ? error.message : lease_refusal_name(r));
-	PQclear(runs);
-	return (server_us(conn) - before) / (to - from);
-}
-
-/* Leases of runs picked at random are over, a sweep requeues these, and they are claimed again. */
-static void run_cycle(struct size *size, int round, int expired)
+/* The next page, by the library's statement without the library. Gives how many leases it has. */
+static long scan_page(struct size *size, double *ret_us)
 {
 	PGconn *conn = size->conn;
-	struct lease_sweep_figures figures;
+	const char *timeouts[] = { "10000", "2000" }, *values[] = { size->cursor, NULL, NULL };
+	char page[16], horizon[16];
+	PGresult *result;
+	int64_t began;
+	long leases;
 
-	sql(conn,
-	    "CREATE TEMP TABLE pick AS SELECT run_id, row_number() OVER () AS n "
-	    "  FROM lease.run_attempts WHERE finished_at IS NULL "
-	    " ORDER BY md5(run_id || '%d') LIMIT %d",
-	    round, expired);
-	sql(conn,
-	    "UPDATE lease.run_attempts a SET lease_expires_at = clock_timestamp() FROM pick p "
-	    "WHERE a.run_id = p.run_id AND a.finished_at IS NULL");
-	size->cost[SWEEP][round] = sweep(conn, expired, &figures) / expired;
-	size->cost[CLAIM][round] = claim(conn, false, 0, expired / 2);
-	size->cost[CLAIM_NEXT][round] = claim(conn, true, expired / 2, expired);
-	sql(conn, "DROP TABLE pick");
+	snprintf(page, sizeof(page), "%d", PAGE);
+	snprintf(horizon, sizeof(horizon), "%" PRId64, 5 * LEASE_SECOND);
+	values[1] = page;
+	values[2] = horizon;
+	take(conn, PQexec(conn, lease_sql_begin), PGRES_COMMAND_OK);
+	take(conn, PQexecParams(conn, lease_sql_settings_scan, 2, NULL, timeouts, NULL, NULL, 0),
+	     PGRES_TUPLES_OK);
+	began = clock_us();
+	result = PQexecParams(conn, lease_sql_scan_page, 3, NULL, values, NULL, NULL, 0);
+	*ret_us = (double)(clock_us() - began);
+	if (PQresultStatus(result) != PGRES_TUPLES_OK)
+		die("a scan: %s", PQerrorMessage(conn));
+	leases = atol(PQgetvalue(result, 0, 2));
+	snprintf(size->cursor, sizeof(size->cursor), "%s", PQgetvalue(result, 0, 1));
+	PQclear(result);
+	take(conn, PQexec(conn, "COMMIT"), PGRES_COMMAND_OK);
+	return leases;
 }
 
-static void measure_cycles(struct size sizes[SIZES], const struct plan *plan)
+/* The next page of each database in turn; from the beginning again where there is none. */
+static void scan_pages(struct kind *kind, int turn)
 {
+	size_t left = kind->n - kind->scanned;
+	long expected = left < PAGE ? (long)left : PAGE;
+
 	for (int i = 0; i < SIZES; i++) {
-		sql(sizes[i].conn, "SET synchronous_commit = off");
-		run_cycle(&sizes[i], 0, plan->expired / 4); /* warms up */
+		struct size *size = whose_turn(kind, turn, i);
+		long leases;
+
+		if (kind->scanned == 0)
+			size->cursor[0] = '\0';
+		leases = scan_page(size, &size->cost[SCAN][turn]);
+		if (leases != expected)
+			die("a page of a scan has %ld leases of %ld", leases, expected);
 	}
-	for (int round = 0; round < plan->cycles; round++)
+	kind->scanned = (kind->scanned + (size_t)expected) % kind->n;
+}
+
+static void measure_scans(struct kind *kind, const struct plan *plan)
+{
+	do { /* warms up */
+		scan_pages(kind, 0);
+	} while (kind->scanned > 0);
+	for (int round = 0; round < plan->scans; round++)
+		scan_pages(kind, next_turn(kind, SCAN));
+}
+
+/* -- sweeps and claims ------------------------------------------------------------------------ */
+
+static void expire(PGconn *conn, const struct lease_token *tokens, int n)
+{
+	char *ids = malloc((size_t)n * (LEASE_ID_MAX + 4) + 4), *end = ids;
+	const char *values[] = { ids };
+
+	if (!ids)
+		die("out of memory");
+	for (int i = 0; i < n; i++)
+		end += sprintf(end, "%c\"%s\"", i == 0 ? '{' : ',', tokens[i].run_id);
+	strcpy(end, "}");
+	take(conn,
+	     PQexecParams(conn,
+			  "UPDATE lease.run_attempts SET lease_expires_at = clock_timestamp() "
+			  "WHERE run_id = ANY ($1::text[]) AND finished_at IS NULL",
+			  1, NULL, values, NULL, NULL, 0),
+	     PGRES_COMMAND_OK);
+	free(ids);
+}
+
+/* The server's time from the end of a sweep's first transaction to that of its last. */
+struct closing {
+	PGconn *conn;
+	int batch, closed;
+	double first, last;
+};
+
+static void note_closed(void *arg, const struct lease_closed *closed)
+{
+	struct closing *closing = arg;
+
+	(void)closed;
+	closing->closed++;
+	if (closing->closed == closing->batch)
+		closing->first = server_us(closing->conn);
+	if (closing->closed % closing->batch == 0)
+		closing->last = server_us(closing->conn);
+}
+
+/*
+ * A whole sweep. All that is over is on one page, so that no scan comes between its transactions:
+ * scans are measured above. Gives the processor time that an attempt took the server.
+ */
+static double sweep(PGconn *conn, int expired)
+{
+	struct closing closing = { .conn = conn };
+	struct lease_sweep_callbacks callbacks = { .closed = note_closed, .arg = &closing };
+	struct lease_sweep_options options;
+	struct lease_error error;
+
+	sweep_options(&options);
+	options.scan_page = 1000000;
+	options.batch_size = 100;
+	closing.batch = options.batch_size;
+	if (lease_reconcile_expired_leases(conn, &options, &callbacks, NULL, &error) != 0)
+		die("the sweep: %s", error.message);
+	if (closing.closed != expired)
+		die("a sweep closed %d attempts of %d", closing.closed, expired);
+	return (closing.last - closing.first) / (expired - closing.batch);
+}
+
+/* A claim of the run named, or of the next one that is due (NULL). */
+static void claim(PGconn *conn, const char *run_id, const char *owner)
+{
+	struct lease_claim claim = { .run_id = run_id, .owner = owner, .ttl = TTL };
+	struct lease_grant grant;
+	struct lease_error error;
+	int r = run_id ? lease_mark_running(conn, &claim, &grant, &error)
+		       : lease_claim_next(conn, &claim, &grant, &error);
+
+	if (r != 0)
+		die("claiming: %s", r < 0 ? error.message : lease_refusal_name(r));
+}
+
+/* Some claims of each database, one by one in turn. tokens NULL: of whatever is due. */
+static void claim_some(struct kind *kind, const struct lease_token *tokens, const char *owner)
+{
+	enum work work = tokens ? CLAIM : CLAIM_NEXT;
+	int turn = next_turn(kind, work);
+	double before[SIZES];
+
+	for (int i = 0; i < SIZES; i++)
+		before[i] = server_us(kind->sizes[i].conn);
+	for (int k = 0; k < CLAIMS; k++)
 		for (int i = 0; i < SIZES; i++)
-			run_cycle(&sizes[(i + round) % SIZES], round, plan->expired);
+			claim(whose_turn(kind, k, i)->conn, tokens ? tokens[k].run_id : NULL,
+			      owner);
+	for (int i = 0; i < SIZES; i++)
+		kind->sizes[i].cost[work][turn] = (server_us(kind->sizes[i].conn) - before[i]) /
+						  CLAIMS;
+}
+
+/* Leases are over, a sweep requeues their runs, and these are claimed again, half by their ids. */
+static void run_cycle(struct kind *kind, const struct lease_token *tokens, int expired)
+{
+	struct lease_error error;
+	char owner[LEASE_ID_MAX + 1];
+	int turn = next_turn(kind, SWEEP);
+
+	if (lease_owner_generate("bench", owner, &error) != 0)
+		die("%s", error.message);
+	for (int i = 0; i < SIZES; i++) {
+		struct size *size = whose_turn(kind, turn, i);
+
+		expire(size->conn, tokens, expired);
+		size->cost[SWEEP][turn] = sweep(size->conn, expired);
+	}
+	for (int from = 0; from < expired; from += CLAIMS)
+		claim_some(kind, from < expired / 2 ? tokens + from : NULL, owner);
+}
+
+static void measure_cycles(struct kind *kind, const struct plan *plan)
+{
+	size_t expired = (size_t)plan->expired, from = 0;
+
+	if (kind->n < expired)
+		die("growth: --open must be at least %zu", expired);
+	for (int cycle = 0; cycle <= plan->cycles; cycle++) {
+		run_cycle(kind, kind->tokens + from, plan->expired);
+		if (cycle == 0) /* warms up */
+			kind->turns[SWEEP] = kind->turns[CLAIM] = kind->turns[CLAIM_NEXT] = 0;
+		from = from + 2 * expired <= kind->n ? from + expired : 0;
+	}
 }
 
 /* -- figures ---------------------------------------------------------------------------------- */
 
-static void make_figure(const struct size sizes[SIZES], const struct plan *plan, const char *kind,
-			enum work work, int i)
+static void make_figure(const struct kind *kind, const struct plan *plan, enum work work, int i)
 {
-	int rounds = work == RENEW ? plan->renewals : work == SCAN ? plan->scans : plan->cycles;
-	double ratios[ROUNDS_MAX];
+	const struct size *none = &kind->sizes[0], *size = &kind->sizes[i];
+	double ratios[TURNS_MAX];
 	char *name, *what;
 
-	for (int round = 0; round < rounds; round++)
-		ratios[round] = sizes[i].cost[work][round] / sizes[0].cost[work][round];
-	if (asprintf(&name, "growth_%s_%s_%s", works[work].name, plan->names[i], kind) < 0 ||
+	for (int turn = 0; turn < kind->turns[work]; turn++)
+		ratios[turn] = size->cost[work][turn] / none->cost[work][turn];
+	if (asprintf(&name, "growth_%s_%s_%s", works[work].name, plan->names[i], kind->name) < 0 ||
 	    asprintf(&what, "with %ld closed attempts / with none, %s run ids: %s", plan->closed[i],
-		     kind, works[work].what) < 0)
+		     kind->name, works[work].what) < 0)
 		die("out of memory");
-	figure(name, median(ratios, rounds), "ratio", works[work].aim, 1.1, what);
+	figure(name, median(ratios, kind->turns[work]), "ratio", works[work].aim, 1.1, what);
 }
 
-static void measure_kind(struct size sizes[SIZES], const struct plan *plan, const char *kind)
+static void measure_kind(struct kind *kind, const struct plan *plan)
 {
-	sql(sizes[0].conn, "CHECKPOINT");
-	progress("growth: %s ids, renewals", kind);
-	measure_renewing(sizes, plan);
-	progress("growth: %s ids, scans", kind);
-	measure_scans(sizes, plan);
-	progress("growth: %s ids, sweeps and claims", kind);
-	measure_cycles(sizes, plan);
+	open_connections(kind);
+	sql(kind->sizes[0].conn, "CHECKPOINT");
+	progress("growth: %s ids, renewals", kind->name);
+	measure_renewing(kind, plan);
+	progress("growth: %s ids, scans", kind->name);
+	measure_scans(kind, plan);
+	progress("growth: %s ids, sweeps and claims", kind->name);
+	measure_cycles(kind, plan);
 	for (int work = 0; work < WORKS; work++)
 		for (int i = 1; i < SIZES; i++)
-			make_figure(sizes, plan, kind, (enum work)work, i);
+			make_figure(kind, plan, (enum work)work, i);
 }
 
 void measure_growth(struct bench *bench)
 {
 	const struct plan *plan = bench->quick ? &quick : &full;
-	struct size(*sizes)[SIZES] = calloc(KINDS, sizeof(*sizes));
+	struct kind *kinds = calloc(KINDS, sizeof(*kinds));
 
-	if (!sizes)
+	if (!kinds)
 		die("out of memory");
-	for (int kind = 0; kind < KINDS; kind++)
-		make_sizes(sizes[kind], (enum run_ids)kind, bench->open);
-	fill_sizes(sizes, plan);
-	for (int kind = 0; kind < KINDS; kind++) {
-		measure_kind(sizes[kind], plan, kinds[kind]);
-		drop_sizes(sizes[kind]);
+	make_kinds(kinds, plan, bench);
+	for (int ids = 0; ids < KINDS; ids++) {
+		measure_kind(&kinds[ids], plan);
+		drop_sizes(&kinds[ids]);
 	}
-	free(sizes);
+	free(kinds);
 }
