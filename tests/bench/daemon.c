@@ -229,7 +229,7 @@ void measure_detection(struct bench *bench)
 	char *conninfo = test_database_create();
 	PGconn *conn = test_connect(conninfo);
 	long leases = bench->quick ? 200 : 1000;
-	int spread = bench->quick ? 4 : 16;
+	int spread = bench->quick ? 4 : 12;
 	struct measured measured;
 
 	detect(conn, conninfo, "1k", leases, leases, spread, &measured);

@@ -44,7 +44,7 @@ struct plan {
 
 static const struct plan full = { .closed = { 0, 1000000, 10000000 },
 				  .names = { "0", "1m", "10m" },
-				  .renewals = 60,
+				  .renewals = 40,
 				  .scans = 200,
 				  .cycles = 4,
 				  .seconds = 0.05,

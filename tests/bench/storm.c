@@ -239,7 +239,7 @@ static void measure_beside(struct bench *bench, struct workers *workers, long n)
 	for (int i = 0; i < 2;
 	     i++) { /* the first time they meet pages that were never written to */
 		workers_start(workers);
-		sleep(bench->quick ? 3 : 10);
+		sleep(bench->quick ? 3 : 6);
 		workers_stop(workers);
 	}
 	alone = read_latencies(workers);

@@ -295,7 +295,7 @@ void measure_sweeps(struct bench *bench)
 	need_database(bench);
 	sql(bench->conn, "SET synchronous_commit = on");
 	progress("sweeps: beside one statement");
-	measure_rates(bench->conn, bench->quick ? 2 : 4);
+	measure_rates(bench->conn, bench->quick ? 2 : 3);
 	progress("sweeps: locks");
 	measure_locks(bench->conn, bench->conninfo);
 	sql(bench->conn, "SET synchronous_commit = off");
