@@ -215,7 +215,8 @@ static char *filling_open_text(const struct filling *filling)
 
 void fill_databases(const struct filling *fillings, int n)
 {
-	for (int i = 0; i < n; i++) /* neither commits nor new segments of the log wait for the disk */
+	/* neither commits nor new segments of the log are to wait for the disk */
+	for (int i = 0; i < n; i++)
 		sql(fillings[i].conn, "SET synchronous_commit = off; SET wal_init_zero = off");
 	send_all(fillings, n, history_text);
 	send_all(fillings, n, filling_open_text);
