@@ -18,7 +18,7 @@
 #include "bench.h"
 #include "sql.h"
 
-enum { SIZES = 3, TURNS_MAX = 512, PAGE = 5000, CLAIMS = 20 };
+enum { SIZES = 3, TURNS_MAX = 512, PAGE = 5000, CLAIMS = 20, TRANSACTIONS = 4 };
 
 enum work { RENEW, SCAN, SWEEP, CLAIM, CLAIM_NEXT, WORKS };
 
@@ -35,27 +35,30 @@ static const struct {
 };
 
 struct plan {
+	int sizes;
 	long closed[SIZES];
 	const char *names[SIZES]; /* as they stand in the figures' names */
 	int renewals, scans, cycles; /* turns of each: of scans, pages */
 	double seconds; /* of renewals in each */
-	int expired; /* leases that a sweep finds over, some transactions of them */
+	int expired; /* leases that a sweep finds over */
 };
 
-static const struct plan full = { .closed = { 0, 1000000, 10000000 },
+static const struct plan full = { .sizes = 3,
+				  .closed = { 0, 1000000, 10000000 },
 				  .names = { "0", "1m", "10m" },
 				  .renewals = 40,
 				  .scans = 200,
-				  .cycles = 4,
+				  .cycles = 5,
 				  .seconds = 0.05,
-				  .expired = 400 };
-static const struct plan quick = { .closed = { 0, 100000, 300000 },
-				   .names = { "0", "100k", "300k" },
-				   .renewals = 20,
-				   .scans = 60,
+				  .expired = 240 };
+static const struct plan quick = { .sizes = 2,
+				   .closed = { 0, 100000 },
+				   .names = { "0", "100k" },
+				   .renewals = 10,
+				   .scans = 40,
 				   .cycles = 3,
 				   .seconds = 0.05,
-				   .expired = 200 };
+				   .expired = 120 };
 
 /* One database. */
 struct size {
@@ -69,6 +72,7 @@ struct size {
 /* The databases of one kind of run ids. */
 struct kind {
 	const char *name;
+	int n_sizes;
 	struct size sizes[SIZES];
 	int turns[WORKS];
 	struct lease_token *tokens; /* of the open leases, which are the same in all, at random */
@@ -82,7 +86,7 @@ enum { KINDS = sizeof(kind_names) / sizeof(kind_names[0]) };
 /* Another database begins each time. */
 static struct size *whose_turn(struct kind *kind, int turn, int i)
 {
-	return &kind->sizes[(i + turn) % SIZES];
+	return &kind->sizes[(i + turn) % kind->n_sizes];
 }
 
 static int next_turn(struct kind *kind, enum work work)
@@ -131,10 +135,11 @@ static void make_kinds(struct kind kinds[KINDS], const struct plan *plan, const 
 	char *now = sql_text(conn, "SELECT now()");
 
 	PQfinish(conn);
-	for (int i = 0; i < SIZES; i++)
+	for (int i = 0; i < plan->sizes; i++)
 		make_sizes(kinds, i, plan, bench, now);
 	for (int ids = 0; ids < KINDS; ids++) {
 		kinds[ids].name = kind_names[ids];
+		kinds[ids].n_sizes = plan->sizes;
 		conn = test_connect(kinds[ids].sizes[0].conninfo);
 		kinds[ids].tokens = read_tokens(conn, &kinds[ids].n);
 		PQfinish(conn);
@@ -148,7 +153,7 @@ static void make_kinds(struct kind kinds[KINDS], const struct plan *plan, const 
  */
 static void open_connections(struct kind *kind)
 {
-	for (int i = 0; i < SIZES; i++) {
+	for (int i = 0; i < kind->n_sizes; i++) {
 		kind->sizes[i].conn = test_connect(kind->sizes[i].conninfo);
 		sql(kind->sizes[i].conn, "SET synchronous_commit = off");
 	}
@@ -156,7 +161,7 @@ static void open_connections(struct kind *kind)
 
 static void drop_sizes(struct kind *kind)
 {
-	for (int i = 0; i < SIZES; i++) {
+	for (int i = 0; i < kind->n_sizes; i++) {
 		PQfinish(kind->sizes[i].conn);
 		test_database_drop(kind->sizes[i].conninfo);
 		free(kind->sizes[i].conninfo);
@@ -170,7 +175,7 @@ static void measure_renewing(struct kind *kind, const struct plan *plan)
 {
 	long rows;
 
-	for (int i = 0; i < SIZES; i++) {
+	for (int i = 0; i < kind->n_sizes; i++) {
 		struct size *size = &kind->sizes[i];
 
 		clients_open(size->clients, size->conninfo, kind->tokens, kind->n);
@@ -182,14 +187,14 @@ static void measure_renewing(struct kind *kind, const struct plan *plan)
 	for (int round = 0; round < plan->renewals; round++) {
 		int turn = next_turn(kind, RENEW);
 
-		for (int i = 0; i < SIZES; i++) {
+		for (int i = 0; i < kind->n_sizes; i++) {
 			struct size *size = whose_turn(kind, turn, i);
 
 			size->cost[RENEW][turn] = 1e6 / clients_run(size->clients, renew_lease,
 								    plan->seconds, &rows);
 		}
 	}
-	for (int i = 0; i < SIZES; i++)
+	for (int i = 0; i < kind->n_sizes; i++)
 		clients_close(kind->sizes[i].clients);
 }
 
@@ -237,7 +242,7 @@ static void scan_pages(struct kind *kind, int turn)
 	size_t left = kind->n - kind->scanned;
 	long expected = left < PAGE ? (long)left : PAGE;
 
-	for (int i = 0; i < SIZES; i++) {
+	for (int i = 0; i < kind->n_sizes; i++) {
 		struct size *size = whose_turn(kind, turn, i);
 		long leases;
 
@@ -312,7 +317,7 @@ static double sweep(PGconn *conn, int expired)
 
 	sweep_options(&options);
 	options.scan_page = 1000000;
-	options.batch_size = 100;
+	options.batch_size = expired / TRANSACTIONS;
 	closing.batch = options.batch_size;
 	if (lease_reconcile_expired_leases(conn, &options, &callbacks, NULL, &error) != 0)
 		die("the sweep: %s", error.message);
@@ -341,13 +346,13 @@ static void claim_some(struct kind *kind, const struct lease_token *tokens, cons
 	int turn = next_turn(kind, work);
 	double before[SIZES];
 
-	for (int i = 0; i < SIZES; i++)
+	for (int i = 0; i < kind->n_sizes; i++)
 		before[i] = server_us(kind->sizes[i].conn);
 	for (int k = 0; k < CLAIMS; k++)
-		for (int i = 0; i < SIZES; i++)
+		for (int i = 0; i < kind->n_sizes; i++)
 			claim(whose_turn(kind, k, i)->conn, tokens ? tokens[k].run_id : NULL,
 			      owner);
-	for (int i = 0; i < SIZES; i++)
+	for (int i = 0; i < kind->n_sizes; i++)
 		kind->sizes[i].cost[work][turn] = (server_us(kind->sizes[i].conn) - before[i]) /
 						  CLAIMS;
 }
@@ -361,7 +366,7 @@ static void run_cycle(struct kind *kind, const struct lease_token *tokens, int e
 
 	if (lease_owner_generate("bench", owner, &error) != 0)
 		die("%s", error.message);
-	for (int i = 0; i < SIZES; i++) {
+	for (int i = 0; i < kind->n_sizes; i++) {
 		struct size *size = whose_turn(kind, turn, i);
 
 		expire(size->conn, tokens, expired);
@@ -413,7 +418,7 @@ static void measure_kind(struct kind *kind, const struct plan *plan)
 	progress("growth: %s ids, sweeps and claims", kind->name);
 	measure_cycles(kind, plan);
 	for (int work = 0; work < WORKS; work++)
-		for (int i = 1; i < SIZES; i++)
+		for (int i = 1; i < kind->n_sizes; i++)
 			make_figure(kind, plan, (enum work)work, i);
 }
 
