@@ -208,7 +208,8 @@ static void case_23_one_sweep_in_flight(void **state)
 	sql(holder, "begin; lock table lease.run_attempts in access exclusive mode");
 	wait_daemon_blocked(conn, 1);
 	blocked = sql_text(conn, "select max(query_start)::text from pg_stat_activity"
-				 " where application_name = 'lease-reconciler'");
+				 " where application_name = 'lease-reconciler'"
+				 " and datname = current_database()");
 	/* ten intervals later the very same statement is still the only one */
 	sql(holder, "select pg_sleep(1)");
 	assert_sql(conn, "1",
