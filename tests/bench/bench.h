@@ -95,11 +95,13 @@ double percentile(const double *values, int n, double share); /* share: 0 to 1 *
 
 /* Fills in bench->conninfo and bench->conn: `history` closed attempts, `open` open leases. */
 void need_database(struct bench *bench);
-void drop_database(struct bench *bench);
 
 /* A database of a million open leases and no history, made when it is first asked for. */
 struct bench *need_large(struct bench *bench);
 void drop_large(struct bench *bench);
+
+/* Ends the connection and drops its database; `conninfo` is freed. */
+void drop_database(PGconn *conn, char *conninfo);
 
 /* `n` runs with an open attempt each, named after `name`; the leases last `ttl` (an SQL expression). */
 void open_leases(PGconn *conn, const char *name, long n, const char *ttl);

@@ -234,9 +234,7 @@ void measure_detection(struct bench *bench)
 
 	detect(conn, conninfo, "1k", leases, leases, spread, &measured);
 	measured_stop(&measured);
-	PQfinish(conn);
-	test_database_drop(conninfo);
-	free(conninfo);
+	drop_database(conn, conninfo);
 
 	need_database(bench);
 	detect(bench->conn, bench->conninfo, "", bench->open, leases, spread, &measured);
@@ -289,9 +287,7 @@ void measure_idle(struct bench *bench)
 	figure("idle_wakeups_per_s", wakeups, "1/s", AT_MOST, 2, "the same: how often it is woken");
 	figure("idle_cpu_percent", cpu, "%", AT_MOST, 0.1, "the same: of one processor");
 	daemon_stop(&daemon);
-	PQfinish(conn);
-	test_database_drop(conninfo);
-	free(conninfo);
+	drop_database(conn, conninfo);
 
 	need_database(bench);
 	progress("idle: a database whose leases all hold");

@@ -268,18 +268,16 @@ void fill_log(PGconn *conn, int segments)
 	sync();
 }
 
-void drop_database(struct bench *bench)
+void drop_database(PGconn *conn, char *conninfo)
 {
-	PQfinish(bench->conn);
-	test_database_drop(bench->conninfo);
-	free(bench->conninfo);
-	bench->conn = NULL;
-	bench->conninfo = NULL;
+	PQfinish(conn);
+	test_database_drop(conninfo);
+	free(conninfo);
 }
 
 void drop_large(struct bench *bench)
 {
-	drop_database(bench->large);
+	drop_database(bench->large->conn, bench->large->conninfo);
 	free(bench->large);
 	bench->large = NULL;
 }

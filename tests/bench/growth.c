@@ -161,11 +161,8 @@ static void open_connections(struct kind *kind)
 
 static void drop_sizes(struct kind *kind)
 {
-	for (int i = 0; i < kind->n_sizes; i++) {
-		PQfinish(kind->sizes[i].conn);
-		test_database_drop(kind->sizes[i].conninfo);
-		free(kind->sizes[i].conninfo);
-	}
+	for (int i = 0; i < kind->n_sizes; i++)
+		drop_database(kind->sizes[i].conn, kind->sizes[i].conninfo);
 	free(kind->tokens);
 }
 

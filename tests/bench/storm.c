@@ -3,7 +3,8 @@
  * then, how long workers wait beside it, and what a second daemon brings.
  *
  * The workers' side is paced, as workers are: a renewal and a claim every few milliseconds, each by
- * another connection than the one before. First they run alone, which gives the figures that those of the storm are compared with.
+ * another connection than the one before. First they run alone, which gives the figures that those
+ * of the storm are compared with.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,10 +74,16 @@ static void workers_stop(struct workers *workers)
 	}
 }
 
+/* Milliseconds that half of the steps took, and 99 of 100. */
+struct latency {
+	double p50, p99;
+};
+
 /* Of all steps of all clients. */
-static double latency(const struct client clients[CLIENTS], double share)
+static struct latency read_latency(const struct client clients[CLIENTS])
 {
-	double *all, value;
+	struct latency latency;
+	double *all;
 	int n = 0;
 
 	for (int i = 0; i < CLIENTS; i++)
@@ -88,9 +95,9 @@ static double latency(const struct client clients[CLIENTS], double share)
 	for (int i = 0; i < CLIENTS; i++)
 		for (int k = 0; k < clients[i].calls; k++)
 			all[n++] = clients[i].latency[k];
-	value = percentile(all, n, share);
+	latency = (struct latency){ percentile(all, n, 0.5), percentile(all, n, 0.99) };
 	free(all);
-	return value;
+	return latency;
 }
 
 /* -- one storm ---------------------------------------------------------------------------------- */
@@ -198,51 +205,41 @@ static void measure_daemons(bool quick)
 	figure("two_daemons_vs_apart", median(two_vs_apart, 2), "ratio", NO_AIM, 0,
 	       "by two daemons on one database / by two that have one each");
 	for (int i = 0; i < DATABASES; i++)
-		drop_database(&databases[i]);
+		drop_database(databases[i].conn, databases[i].conninfo);
 }
 
-/* Milliseconds that half of the steps took, and 99 of 100. */
-struct latencies {
-	double renew[2], claim[2];
-};
-
-static struct latencies read_latencies(const struct workers *workers)
+/* `call` is a word of the figures' names, `what` says it in full. */
+static void report_latency(const char *call, const char *what, struct latency alone,
+			   struct latency beside)
 {
-	return (struct latencies){
-		{ latency(workers->renewing, 0.5), latency(workers->renewing, 0.99) },
-		{ latency(workers->claiming, 0.5), latency(workers->claiming, 0.99) },
-	};
-}
+	char *p50_ratio, *p99, *p99_ratio, *half, *most;
 
-static void report_latencies(const struct latencies *alone, const struct latencies *beside)
-{
-	figure("storm_renew_p50_vs_idle", beside->renew[0] / alone->renew[0], "ratio", NO_AIM, 0,
-	       "a renewal beside the storm / without it, half of all");
-	figure("storm_renew_p99_ms", beside->renew[1], "ms", NO_AIM, 0,
-	       "a renewal beside the storm, 99 of 100");
-	figure("storm_renew_p99_vs_idle", beside->renew[1] / alone->renew[1], "ratio", AT_MOST, 3,
-	       "the same / without the storm");
-	figure("storm_claim_p50_vs_idle", beside->claim[0] / alone->claim[0], "ratio", NO_AIM, 0,
-	       "a claim of the next run beside the storm / without it, half of all");
-	figure("storm_claim_p99_ms", beside->claim[1], "ms", NO_AIM, 0,
-	       "a claim of the next run beside the storm, 99 of 100");
-	figure("storm_claim_p99_vs_idle", beside->claim[1] / alone->claim[1], "ratio", AT_MOST, 3,
+	if (asprintf(&p50_ratio, "storm_%s_p50_vs_idle", call) < 0 ||
+	    asprintf(&p99, "storm_%s_p99_ms", call) < 0 ||
+	    asprintf(&p99_ratio, "storm_%s_p99_vs_idle", call) < 0 ||
+	    asprintf(&half, "%s beside the storm / without it, half of all", what) < 0 ||
+	    asprintf(&most, "%s beside the storm, 99 of 100", what) < 0)
+		die("out of memory");
+	figure(p50_ratio, beside.p50 / alone.p50, "ratio", NO_AIM, 0, half);
+	figure(p99, beside.p99, "ms", NO_AIM, 0, most);
+	figure(p99_ratio, beside.p99 / alone.p99, "ratio", AT_MOST, 3,
 	       "the same / without the storm");
 }
 
 static void measure_beside(struct bench *bench, struct workers *workers, long n)
 {
-	struct latencies alone, beside;
+	struct latency renewal, claim; /* alone */
 	struct process daemon;
 
 	progress("storm: workers alone");
-	for (int i = 0; i < 2;
-	     i++) { /* the first time they meet pages that were never written to */
+	/* twice: the first time they meet pages that were never written to */
+	for (int i = 0; i < 2; i++) {
 		workers_start(workers);
 		sleep(bench->quick ? 3 : 6);
 		workers_stop(workers);
 	}
-	alone = read_latencies(workers);
+	renewal = read_latency(workers->renewing);
+	claim = read_latency(workers->claiming);
 
 	progress("storm: %ld leases are over at once", n);
 	make_storm(bench->conn, "storm", n);
@@ -250,7 +247,6 @@ static void measure_beside(struct bench *bench, struct workers *workers, long n)
 	daemon_start(&daemon, bench->conn, bench->conninfo);
 	wait_until_closed(bench->conn);
 	workers_stop(workers);
-	beside = read_latencies(workers);
 	figure("storm_rss_kb", (double)proc_number(&daemon, "status", "\nVmHWM:"), "kB", AT_MOST,
 	       32768, "the daemon's highest memory in the storm, shared libraries included");
 	daemon_stop(&daemon);
@@ -260,7 +256,8 @@ static void measure_beside(struct bench *bench, struct workers *workers, long n)
 	figure("storm_last_vs_first",
 	       seconds_of_part(bench->conn, 0, 0.1) / seconds_of_part(bench->conn, 0.9, 1), "ratio",
 	       AT_LEAST, 0.8, "rate in the last tenth / in the first");
-	report_latencies(&alone, &beside);
+	report_latency("renew", "a renewal", renewal, read_latency(workers->renewing));
+	report_latency("claim", "a claim of the next run", claim, read_latency(workers->claiming));
 	sql(bench->conn, "DROP TABLE storm");
 }
 

@@ -88,9 +88,7 @@ void measure_bloat(struct bench *bench)
 	       "the same for the one of its indexes that grew most");
 	figure("bloat_runs", after.runs / before.runs, "ratio", AT_MOST, 1.3,
 	       "the same for lease.runs");
-	PQfinish(conn);
-	test_database_drop(conninfo);
-	free(conninfo);
+	drop_database(conn, conninfo);
 }
 
 /* -- a snapshot held open --------------------------------------------------------------------- */
@@ -222,7 +220,5 @@ void measure_held(struct bench *bench)
 	clients_close(clients);
 	free(tokens);
 	PQfinish(holder);
-	PQfinish(conn);
-	test_database_drop(conninfo);
-	free(conninfo);
+	drop_database(conn, conninfo);
 }

@@ -419,7 +419,5 @@ void measure_verbs(struct bench *bench)
 	measure_rates(bench, conn, conninfo);
 	progress("verbs: round trips");
 	measure_round_trips(conn);
-	PQfinish(conn);
-	test_database_drop(conninfo);
-	free(conninfo);
+	drop_database(conn, conninfo);
 }
