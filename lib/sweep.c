@@ -413,8 +413,6 @@ static void part_from_others(struct lease_sweep *sweep, const struct range *rang
 	if (count_others(sweep, range, false) > n / 2) {
 		due_forget(&sweep->due, over_list(sweep));
 		sweep->left_pages = true;
-		if (sweep->scan != SCANNING)
-			sweep->scan_at = 0;
 	} else if (count_others(sweep, range, true) > n / 2) {
 		due_rotate(&sweep->due, over_list(sweep), clock_monotonic(), next_random(sweep));
 	}
@@ -538,8 +536,8 @@ static void end_pass(struct lease_sweep *sweep)
 	sweep->figures.passes++;
 	sweep->figures.passed_at = now;
 	choose_interval(sweep);
-	if (sweep->once || sweep->left_pages) {
-		sweep->scan_at = sweep->once ? INT64_MAX : now;
+	if (sweep->once) {
+		sweep->scan_at = INT64_MAX;
 		return;
 	}
 	/* what this pass listed reaches to its horizon: begin the next before that is used up */
@@ -772,10 +770,16 @@ static void beaten(struct lease_sweep *sweep)
 
 /* -- what next -------------------------------------------------------------------------------- */
 
-/* When the next scan is to begin. */
+/* When the next pass is to begin. */
+static int64_t next_pass_at(const struct lease_sweep *sweep)
+{
+	return sweep->left_pages ? 0 : min64(sweep->scan_at, sweep->due.known_until);
+}
+
+/* When the next scan is to begin, of either kind. */
 static int64_t next_scan_at(const struct lease_sweep *sweep)
 {
-	return min64(min64(sweep->scan_at, sweep->orphans_at), sweep->due.known_until);
+	return min64(next_pass_at(sweep), sweep->orphans_at);
 }
 
 static enum activity choose(struct lease_sweep *sweep, int64_t now)
@@ -794,7 +798,7 @@ static enum activity choose(struct lease_sweep *sweep, int64_t now)
 	if (sweep->scan == IDLE) {
 		if (next_scan_at(sweep) > now)
 			return IDLE;
-		if (min64(sweep->scan_at, sweep->due.known_until) <= now)
+		if (next_pass_at(sweep) <= now)
 			begin_scan(sweep, SCANNING, now);
 		else
 			begin_scan(sweep, SCANNING_ORPHANS, now);
