@@ -21,13 +21,19 @@ WITH want AS MATERIALIZED (
         AS w (run_id, attempt_no, owner, outcome, error_code, error_message,
               status, terminal, delay, run_error_code, run_error_message, status_before,
               execution_status, ord)
+), beat AS MATERIALIZED (
+    -- one row, whether there was ever a beat or not, and read once, not for each attempt
+    SELECT h.protect_from, h.amnesty_until, h.beat_at, h.after
+      FROM (SELECT) one
+      LEFT JOIN lease.heartbeat h ON h.singleton
+     LIMIT 1
 ), closed AS (
     UPDATE lease.run_attempts a
        SET finished_at = clock_timestamp(),
            outcome = w.outcome,
            error_code = w.error_code,
            error_message = w.error_message
-      FROM want w
+      FROM want w CROSS JOIN beat h
      WHERE a.run_id = w.run_id
        AND a.attempt_no = w.attempt_no
        -- open, as by finished_at IS NULL: so that only the primary key fits, whatever the
@@ -36,10 +42,9 @@ WITH want AS MATERIALIZED (
        AND CASE WHEN w.owner IS NOT NULL THEN a.owner = w.owner
                 WHEN a.lease_expires_at > clock_timestamp() THEN false
                 WHEN a.deadline_at <= clock_timestamp() THEN true
-                ELSE NOT EXISTS (SELECT FROM lease.heartbeat h
-                                  WHERE h.singleton AND a.lease_expires_at > h.protect_from
-                                    AND (h.amnesty_until > clock_timestamp()
-                                         OR h.beat_at + h.after < clock_timestamp())) END
+                ELSE (a.lease_expires_at > h.protect_from
+                      AND (h.amnesty_until > clock_timestamp()
+                           OR h.beat_at + h.after < clock_timestamp())) IS NOT TRUE END
     RETURNING w.*, a.finished_at, a.lease_expires_at, a.owner AS attempt_owner
 ), ready AS (
     SELECT * FROM closed

@@ -1,5 +1,7 @@
 -- What lease_decide needs to know of the runs that are locked. A statement of its own, so that its
 -- snapshot is newer than the locks.
+-- The clock and the heartbeat are read once (LIMIT 1: nothing may be pulled up into the join, which
+-- would read the heartbeat for each run; that was a third of the whole).
 -- Arrays, one element a run: $1 run_id, $2 attempt_no of the token (NULL: none), $3 owner (NULL:
 -- none). $4 how many of the newest closed attempts to look at for losses (0: none), $5 the outcome
 -- that is a loss.
@@ -27,13 +29,16 @@ SELECT w.ord::int4,
                    WHERE s.unbroken)
        END,
        r.current_checkpoint_id,
-       h.beat_at, h.protect_from, h.amnesty_until, (extract(epoch FROM h.after) * 1000000)::int8
-  FROM (SELECT clock_timestamp() AS now) t
+       t.beat_at, t.protect_from, t.amnesty_until, t.after
+  FROM (SELECT clock_timestamp() AS now, h.beat_at, h.protect_from, h.amnesty_until,
+               (extract(epoch FROM h.after) * 1000000)::int8 AS after
+          FROM (SELECT) one
+          LEFT JOIN lease.heartbeat h ON h.singleton
+         LIMIT 1) t
  CROSS JOIN unnest($1::text[], $2::int4[], $3::text[]) WITH ORDINALITY AS w (run_id, attempt_no, owner, ord)
   JOIN lease.runs r ON r.run_id = w.run_id
   LEFT JOIN LATERAL (SELECT a.attempt_no, a.owner, a.lease_expires_at
                        FROM lease.run_attempts a
                       WHERE a.run_id = w.run_id AND a.finished_at IS NULL
                       LIMIT 1) o ON true
-  LEFT JOIN lease.heartbeat h ON h.singleton AND o.lease_expires_at <= t.now
   LEFT JOIN lease.run_attempts n ON n.run_id = w.run_id AND n.attempt_no = w.attempt_no;
