@@ -672,7 +672,7 @@ struct lease_sweep_options {
 	int64_t orphan_interval; /* from one look for orphans and passed deadlines to the next */
 	int64_t statement_timeout; /* set in each transaction, for being idle in it as well */
 	int64_t lock_timeout; /* set in each transaction */
-	int batch_size; /* runs closed in one transaction */
+	int batch_size; /* the most runs closed in one transaction; fewer where that would take long */
 	int scan_page; /* open attempts read by one statement */
 	int due_limit; /* ends of leases kept in memory */
 	enum lease_policy policy;

@@ -38,6 +38,11 @@ void batch_add_often(struct batch *batch, const char *sql)
 		batch->statements[batch->n - 1].often = true;
 }
 
+void batch_answer_so_far(struct batch *batch)
+{
+	batch->answered = batch->n;
+}
+
 /* The slot of the next parameter, or NULL when there is no room (a bug) or no statement. */
 static int next_parameter(struct batch *batch, struct statement **ret)
 {
@@ -103,6 +108,7 @@ void batch_done(struct batch *batch)
 		for (int k = 0; k < batch->statements[i].n; k++)
 			free(batch->statements[i].owned[k]);
 	batch->n = 0;
+	batch->answered = 0;
 	batch->commits = false;
 	batch->no_memory = false;
 }
@@ -329,9 +335,12 @@ static bool send_batch(struct pump *pump)
 
 	if (PQpipelineStatus(conn) == PQ_PIPELINE_OFF && !PQenterPipelineMode(conn))
 		return false;
-	for (int i = 0; i < pump->batch.n; i++)
+	for (int i = 0; i < pump->batch.n; i++) {
 		if (!send_statement(pump, i))
 			return false;
+		if (i + 1 == pump->batch.answered && !PQsendFlushRequest(conn))
+			return false;
+	}
 	return PQpipelineSync(conn);
 }
 

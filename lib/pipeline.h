@@ -29,6 +29,7 @@ struct statement {
 struct batch {
 	struct statement statements[BATCH_STATEMENTS];
 	int n;
+	int answered; /* so many of them before the others; 0: all at the end */
 	bool commits; /* its effect may be durable before the answer has come */
 	bool no_memory; /* a bind failed; the pump refuses to send */
 };
@@ -40,6 +41,11 @@ void batch_add(struct batch *batch, const char *sql);
  * (prepared.h). Only in operations that can be restarted.
  */
 void batch_add_often(struct batch *batch, const char *sql);
+/*
+ * The server is to answer what was added so far when it has done that, not only at the end of the batch:
+ * the time from that answer to a later one is the server's own, without the network's.
+ */
+void batch_answer_so_far(struct batch *batch);
 void bind_text(struct batch *batch, const char *value); /* borrowed until the batch is sent */
 void bind_int(struct batch *batch, int64_t value);
 /* The parameters of settings.sql. */

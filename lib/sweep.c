@@ -15,6 +15,7 @@
 
 #include "due.h"
 #include "facts.h"
+#include "pace.h"
 #include "sql.h"
 #include "txn.h"
 
@@ -78,7 +79,9 @@ struct lease_sweep {
 	struct due due;
 	struct due_entry *chunk;
 	struct txn_item *items;
-	size_t n_chunk, chunk_size;
+	size_t n_chunk, chunk_size; /* room for batch_size */
+	bool chunk_is_whole; /* as many as a transaction takes at present */
+	struct pace pace;
 	struct range ranges[RANGES];
 	int n_ranges;
 	struct txn txn;
@@ -188,6 +191,7 @@ int lease_sweep_set_options(struct lease_sweep *sweep, const struct lease_sweep_
 	    options->amnesty_grace != sweep->options.amnesty_grace)
 		sweep->beat_due_at = 0;
 	sweep->options = *options;
+	pace_set_limit(&sweep->pace, (size_t)options->batch_size);
 	/* a page must fit, or what it lists would be dropped and scanned again for ever */
 	sweep->due.limit = (size_t)max64(options->due_limit, 2 * (int64_t)options->scan_page);
 	sweep->scan_at = min64(sweep->scan_at, now + options->interval);
@@ -283,8 +287,9 @@ static bool gather_chunk(struct lease_sweep *sweep, int64_t now)
 {
 	if (!size_chunk(sweep))
 		return false;
-	while (sweep->n_chunk < sweep->chunk_size && due_next(&sweep->due) <= now)
+	while (sweep->n_chunk < sweep->pace.runs && due_next(&sweep->due) <= now)
 		due_take(&sweep->due, &sweep->chunk[sweep->n_chunk++]);
+	sweep->chunk_is_whole = sweep->n_chunk == sweep->pace.runs;
 	sort_chunk(sweep);
 	sweep->ranges[0] = (struct range){ 0, sweep->n_chunk };
 	sweep->n_ranges = 1;
@@ -408,7 +413,7 @@ static void part_from_others(struct lease_sweep *sweep, const struct range *rang
 {
 	size_t n = range->to - range->from;
 
-	if (sweep->once || n == 1 || n < sweep->chunk_size)
+	if (sweep->once || n == 1 || n < sweep->n_chunk || !sweep->chunk_is_whole)
 		return;
 	if (count_others(sweep, range, false) > n / 2) {
 		due_forget(&sweep->due, over_list(sweep));
@@ -422,6 +427,7 @@ static void complete_range(struct lease_sweep *sweep)
 {
 	struct range range = sweep->ranges[--sweep->n_ranges];
 
+	pace_note(&sweep->pace, range.to - range.from, sweep->txn.look_took);
 	part_from_others(sweep, &range);
 	for (size_t i = range.from; i < range.to; i++)
 		settle_item(sweep, &sweep->chunk[i], &sweep->items[i]);
@@ -926,6 +932,7 @@ void lease_sweep_reset(struct lease_sweep *sweep)
 	due_clear(&sweep->due);
 	sweep->activity = sweep->scan = IDLE;
 	sweep->checked = false;
+	pace_reset(&sweep->pace);
 	sweep->interval = sweep->options.interval;
 	sweep->scan_at = sweep->orphans_at = sweep->retry_at = 0;
 	sweep->beat_due_at = sweep->beat_retry_at = 0;

@@ -21,6 +21,7 @@ enum step {
 /* The statements of a batch, so that a result finds its reader. */
 enum role {
 	ROLE_OTHER,
+	ROLE_SETTINGS,
 	ROLE_LOCK,
 	ROLE_NEXT,
 	ROLE_LOOK,
@@ -55,10 +56,12 @@ static void add_control(struct txn *txn, struct batch *batch, const char *sql)
 static void add_begin(struct txn *txn, struct batch *batch)
 {
 	add_control(txn, batch, lease_sql_begin);
-	add(txn, batch, ROLE_OTHER, lease_sql_settings);
+	add(txn, batch, ROLE_SETTINGS, lease_sql_settings);
 	bind_settings(batch, &(struct settings){ .statement_timeout = txn->statement_timeout,
 						 .lock_timeout = txn->lock_timeout,
 						 .notify = txn->notify });
+	if (txn->lock == TXN_LOCK_SKIP)
+		batch_answer_so_far(batch);
 }
 
 static void add_lock(struct txn *txn, struct batch *batch)
@@ -572,6 +575,7 @@ static int take(void *self, int index, PGresult *result, struct lease_error *ret
 			return r;
 		break;
 	case ROLE_LOOK:
+		txn->look_took = clock_monotonic() - txn->began_at;
 		return take_look(txn, result, reterr);
 	case ROLE_LOOK_NODE:
 		return take_look_node(txn, result, reterr);
@@ -586,6 +590,9 @@ static int take(void *self, int index, PGresult *result, struct lease_error *ret
 		break;
 	case ROLE_REFRESH:
 		r = take_grants(txn, LIST_REFRESH, result, reterr);
+		break;
+	case ROLE_SETTINGS:
+		txn->began_at = clock_monotonic();
 		break;
 	case ROLE_OTHER:
 		break;

@@ -45,8 +45,10 @@ struct txn {
 	/* the caller's, sorted by run_id, each run once; commands about nodes and checkpoints alone */
 	struct txn_item *items;
 	size_t n;
+	int64_t look_took; /* set by TXN_LOCK_SKIP: what lock and look took the server */
 	/* its own */
 	int step;
+	int64_t began_at; /* at the server: monotonic time of its answer to that */
 	PGresult *looked, *looked_node, *next_run;
 	int role[BATCH_STATEMENTS]; /* what each statement of the batch is */
 	size_t *position[3]; /* items of each kind of array statement, in its order */

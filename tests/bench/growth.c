@@ -18,7 +18,7 @@
 #include "bench.h"
 #include "sql.h"
 
-enum { SIZES = 3, TURNS_MAX = 512, PAGE = 5000, CLAIMS = 20, TRANSACTIONS = 4 };
+enum { SIZES = 3, TURNS_MAX = 512, PAGE = 5000, CLAIMS = 20, TRANSACTIONS = 10 };
 
 enum work { RENEW, SCAN, SWEEP, CLAIM, CLAIM_NEXT, WORKS };
 
@@ -314,6 +314,7 @@ static double sweep(PGconn *conn, int expired)
 
 	sweep_options(&options);
 	options.scan_page = 1000000;
+	/* fewer than a new connection begins with, so that all transactions are alike */
 	options.batch_size = expired / TRANSACTIONS;
 	closing.batch = options.batch_size;
 	if (lease_reconcile_expired_leases(conn, &options, &callbacks, NULL, &error) != 0)

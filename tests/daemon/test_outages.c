@@ -234,9 +234,9 @@ static void case_30_crash_with_250_rows_in_flight(void **state)
 		  "  status) select run_id, 'n', 1, 1, 'running' from lease.runs");
 	sql(holder, "begin; select from lease.run_attempts where run_id = 'r-00200' for update");
 	daemon_start_ready(&daemon,
-			   config_with("policy: requeue\nbatch_size: 250\n" LONG_TIMEOUTS));
+			   config_with("policy: requeue\nbatch_size: 2000\n" LONG_TIMEOUTS));
 	wait_daemon_blocked(conn, 1);
-	/* all of them are */
+	/* all of them are: a new connection begins with an eighth of batch_size */
 	assert_sql(conn, "0",
 		   "select count(*) from (select from lease.runs for update skip locked) x");
 	process_signal(&daemon.process, SIGSTOP);

@@ -314,6 +314,7 @@ static void case_13_the_second_reconciler_loses_every_row(void **state)
 	daemon_start_ready(
 		&first,
 		config_with("interval: 1h\npolicy: requeue\n"
+			    "batch_size: 400\n" /* an eighth holds all */
 			    "lock_timeout: 10m\nstatement_timeout: 20m\nnetwork_timeout: 30m"));
 	wait_daemon_blocked(conn, 1);
 	daemon_start_ready(&second, config_with("interval: 200ms\npolicy: requeue"));
@@ -345,13 +346,14 @@ static void assert_none_or_all_closed(int n)
 
 static void killed_in_mid_chunk_nothing_is_half_closed(void **state)
 {
+	const char *options = "policy: requeue\nbatch_size: 400"; /* of which it begins with 50 */
 	struct daemon daemon;
 	PGconn *holder = test_connect(conninfo);
 
 	(void)state;
 	add_leases(conn, "r", 50, -100, 5000);
 	sql(holder, "begin; select from lease.run_attempts where run_id = 'r-00025' for update");
-	daemon_start_ready(&daemon, config_with("policy: requeue"));
+	daemon_start_ready(&daemon, config_with(options));
 	wait_daemon_blocked(conn, 1);
 	process_signal(&daemon.process, SIGKILL);
 	assert_int_equal(process_wait(&daemon.process, TEST_PATIENCE_MS), 128 + SIGKILL);
@@ -361,7 +363,7 @@ static void killed_in_mid_chunk_nothing_is_half_closed(void **state)
 	sql(holder, "rollback");
 	wait_daemon_gone(conn);
 	assert_none_or_all_closed(50);
-	daemon_start_ready(&daemon, config_with("policy: requeue"));
+	daemon_start_ready(&daemon, config_with(options));
 	wait_closed(&daemon.process, conn, 50);
 	daemon_stop(&daemon);
 	assert_sql(conn, "50",

@@ -624,6 +624,30 @@ static void case_02_what_comes_after_locked_pages_is_rescued_in_the_same_sweep(v
 	assert_int_equal(figures.closed, 23);
 }
 
+/* Reading a run's row takes a millisecond. The first transaction does not know that yet. */
+static void a_slow_database_locks_few_runs_at_a_time(void **state)
+{
+	struct scenario *s = *state;
+	struct lease_sweep_options options;
+	struct lease_sweep_figures figures;
+
+	make_many(s, 900);
+	sql(s->admin, "alter table lease.runs enable row level security; "
+		      "create policy slow on lease.runs to lease_reconciler "
+		      "using (pg_sleep(0.001) is not null)");
+	sql(s->worker, "set role lease_reconciler");
+	lease_sweep_options_init(&options);
+	options.batch_size = 400;
+	assert_granted(
+		lease_reconcile_expired_leases(s->worker, &options, NULL, &figures, &last_error));
+	assert_int_equal(figures.closed, 600);
+	assert_sql(
+		s->admin, "50 25 23",
+		"select concat_ws(' ', max(n), min(n), count(*)) from (select count(*) as n from "
+		"lease.run_events where kind = 'attempt_closed' group by txid) t");
+	assert_many_closed(s, 900);
+}
+
 /* -- the resumable object ------------------------------------------------------------------------------ */
 
 static void wait_for(PGconn *conn, int events, int timeout_ms)
@@ -1132,6 +1156,7 @@ int main(void)
 		store_test(pages_of_any_size_reach_every_lease),
 		store_test(pages_of_orphans_and_deadlines_reach_every_run),
 		store_test(more_leases_are_due_than_the_list_holds),
+		store_test_alone(a_slow_database_locks_few_runs_at_a_time),
 		store_test_alone(a_chunk_that_the_database_refuses_is_halved),
 		store_test(a_locked_attempt_does_not_stop_the_others),
 		store_test(case_02_what_comes_after_locked_pages_is_rescued_in_the_same_sweep),
