@@ -114,7 +114,7 @@ struct filling {
 	const char *now; /* of open leases with ordered ids, which are the same for the same time */
 };
 
-/* Several at the same time. */
+/* All histories, two at a time; then the open leases of all at the same time. */
 void fill_databases(const struct filling *fillings, int n);
 
 /* After filling: what autovacuum would come for in mid-measurement, and dirty pages. */

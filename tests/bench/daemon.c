@@ -224,18 +224,26 @@ static void make_scan_figures(const struct measured *measured)
 	       "scanning, of the time: the interval stretches");
 }
 
-void measure_detection(struct bench *bench)
+/* Of no other leases. */
+static void detect_alone(long leases, int spread)
 {
 	char *conninfo = test_database_create();
 	PGconn *conn = test_connect(conninfo);
-	long leases = bench->quick ? 200 : 1000;
-	int spread = bench->quick ? 4 : 12;
 	struct measured measured;
 
 	detect(conn, conninfo, "1k", leases, leases, spread, &measured);
 	measured_stop(&measured);
 	drop_database(conn, conninfo);
+}
 
+void measure_detection(struct bench *bench)
+{
+	long leases = bench->quick ? 200 : 1000;
+	int spread = bench->quick ? 4 : 12;
+	struct measured measured;
+
+	if (!bench->quick)
+		detect_alone(leases, spread);
 	need_database(bench);
 	detect(bench->conn, bench->conninfo, "", bench->open, leases, spread, &measured);
 	if (!bench->quick) {
@@ -267,8 +275,11 @@ static void observe(const struct process *daemon, unsigned seconds, double *ret_
 	*ret_cpu_percent = (double)ran / 1e9 / elapsed * 100;
 }
 
-/* Some scans, so that memory and connection are what they will be. */
-enum { SETTLE_S = 6 };
+/* Some scans, so that memory and connection are what they will be; one when it is to be quick. */
+static void let_settle(const struct bench *bench)
+{
+	sleep(bench->quick ? 1 : 6);
+}
 
 void measure_idle(struct bench *bench)
 {
@@ -280,7 +291,7 @@ void measure_idle(struct bench *bench)
 
 	progress("idle: a database without leases");
 	daemon_start(&daemon, conn, conninfo);
-	sleep(SETTLE_S);
+	let_settle(bench);
 	observe(&daemon, seconds, &wakeups, &cpu);
 	figure("rss_anon_kb", (double)proc_number(&daemon, "status", "\nRssAnon:"), "kB", AT_MOST,
 	       3000, "the daemon's anonymous memory, no lease open");
@@ -292,7 +303,7 @@ void measure_idle(struct bench *bench)
 	need_database(bench);
 	progress("idle: a database whose leases all hold");
 	daemon_start(&daemon, bench->conn, bench->conninfo);
-	sleep(SETTLE_S);
+	let_settle(bench);
 	observe(&daemon, seconds, &wakeups, &cpu);
 	figure("watching_rss_anon_kb", (double)proc_number(&daemon, "status", "\nRssAnon:"), "kB",
 	       NO_AIM, 0, "the daemon's anonymous memory, all leases open and none ending");

@@ -213,12 +213,15 @@ static char *filling_open_text(const struct filling *filling)
 	return text;
 }
 
+enum { PROCESSORS = 2 };
+
 void fill_databases(const struct filling *fillings, int n)
 {
 	/* neither commits nor new segments of the log are to wait for the disk */
 	for (int i = 0; i < n; i++)
 		sql(fillings[i].conn, "SET synchronous_commit = off; SET wal_init_zero = off");
-	send_all(fillings, n, history_text);
+	for (int i = 0; i < n; i += PROCESSORS)
+		send_all(fillings + i, n - i < PROCESSORS ? n - i : PROCESSORS, history_text);
 	send_all(fillings, n, filling_open_text);
 }
 

@@ -3,7 +3,8 @@
  * open leases; with random run ids, and with such that grow with time.
  *
  * For each kind of id there are three databases that differ in the history alone: the open leases
- * come last, the same into each. The three take turns as short as the work allows, on the
+ * come last, the same into each and into all at once, so that where they lie in the server's memory
+ * is no difference either. The three take turns as short as the work allows, on the
  * same leases in the same order: single pages of a scan, single claims. A figure is the median over
  * the turns of what one took / what the one without history took. The memory of a shared machine
  * changes its speed by a half from one second to the next, and turns that are seconds apart would
@@ -99,44 +100,38 @@ static int next_turn(struct kind *kind, enum work work)
 /* -- databases -------------------------------------------------------------------------------- */
 
 /*
- * One size of both kinds at a time: there are two processors. Autovacuum would come in the midst of the
- * turns of one database, by its size, and is the same matter for all of them.
+ * The same open leases in all of a kind, and histories behind them. Autovacuum would come in the midst of
+ * the turns of one database, by its size, and is the same matter for all of them.
  */
-static void make_sizes(struct kind kinds[KINDS], int i, const struct plan *plan,
-		       const struct bench *bench, const char *now)
-{
-	struct filling fillings[KINDS];
-
-	progress("growth: %ld closed attempts, twice", plan->closed[i]);
-	for (int ids = 0; ids < KINDS; ids++) {
-		struct size *size = &kinds[ids].sizes[i];
-
-		size->conninfo = test_database_create();
-		fillings[ids] = (struct filling){ .conn = test_connect(size->conninfo),
-						  .ids = (enum run_ids)ids,
-						  .closed = plan->closed[i],
-						  .open = bench->open,
-						  .now = now };
-		sql(fillings[ids].conn, "ALTER TABLE lease.runs SET (autovacuum_enabled = off)");
-		sql(fillings[ids].conn,
-		    "ALTER TABLE lease.run_attempts SET (autovacuum_enabled = off)");
-	}
-	fill_databases(fillings, KINDS);
-	for (int ids = 0; ids < KINDS; ids++) {
-		sql(fillings[ids].conn, "ANALYZE lease.runs, lease.run_attempts");
-		PQfinish(fillings[ids].conn);
-	}
-}
-
-/* The same open leases in all of a kind, and histories behind them. */
 static void make_kinds(struct kind kinds[KINDS], const struct plan *plan, const struct bench *bench)
 {
 	PGconn *conn = PQconnectdb("");
 	char *now = sql_text(conn, "SELECT now()");
+	struct filling fillings[SIZES * KINDS];
+	int n = 0;
 
 	PQfinish(conn);
 	for (int i = 0; i < plan->sizes; i++)
-		make_sizes(kinds, i, plan, bench, now);
+		for (int ids = 0; ids < KINDS; ids++) {
+			struct size *size = &kinds[ids].sizes[i];
+
+			size->conninfo = test_database_create();
+			conn = test_connect(size->conninfo);
+			sql(conn, "ALTER TABLE lease.runs SET (autovacuum_enabled = off); "
+				  "ALTER TABLE lease.run_attempts SET (autovacuum_enabled = off)");
+			fillings[n++] = (struct filling){ .conn = conn,
+							  .ids = (enum run_ids)ids,
+							  .closed = plan->closed[i],
+							  .open = bench->open,
+							  .now = now };
+		}
+	progress("growth: up to %ld closed attempts, twice", plan->closed[plan->sizes - 1]);
+	fill_databases(fillings, n);
+	for (int i = 0; i < n; i++) {
+		sql(fillings[i].conn, "ANALYZE lease.runs, lease.run_attempts");
+		PQfinish(fillings[i].conn);
+	}
+	free(now);
 	for (int ids = 0; ids < KINDS; ids++) {
 		kinds[ids].name = kind_names[ids];
 		kinds[ids].n_sizes = plan->sizes;
@@ -144,7 +139,6 @@ static void make_kinds(struct kind kinds[KINDS], const struct plan *plan, const 
 		kinds[ids].tokens = read_tokens(conn, &kinds[ids].n);
 		PQfinish(conn);
 	}
-	free(now);
 }
 
 /*

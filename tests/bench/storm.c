@@ -235,7 +235,7 @@ static void measure_beside(struct bench *bench, struct workers *workers, long n)
 	/* twice: the first time they meet pages that were never written to */
 	for (int i = 0; i < 2; i++) {
 		workers_start(workers);
-		sleep(bench->quick ? 3 : 6);
+		sleep(bench->quick ? 2 : 6);
 		workers_stop(workers);
 	}
 	renewal = read_latency(workers->renewing);
