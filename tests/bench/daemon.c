@@ -239,7 +239,7 @@ static void detect_alone(long leases, int spread)
 void measure_detection(struct bench *bench)
 {
 	long leases = bench->quick ? 200 : 1000;
-	int spread = bench->quick ? 4 : 12;
+	int spread = bench->quick ? 3 : 8;
 	struct measured measured;
 
 	if (!bench->quick)
@@ -285,7 +285,7 @@ void measure_idle(struct bench *bench)
 {
 	char *conninfo = test_database_create();
 	PGconn *conn = test_connect(conninfo);
-	unsigned seconds = bench->quick ? 4 : 12;
+	unsigned seconds = bench->quick ? 3 : 12;
 	struct process daemon;
 	double wakeups, cpu;
 

@@ -35,8 +35,11 @@ static const struct {
 	[CLAIM_NEXT] = { "claim_next", "the same for lease_claim_next", NO_AIM },
 };
 
+static const char *const kind_names[] = { [RANDOM_IDS] = "random", [ORDERED_IDS] = "ordered" };
+enum { KINDS = sizeof(kind_names) / sizeof(kind_names[0]) };
+
 struct plan {
-	int sizes;
+	int sizes, kinds;
 	long closed[SIZES];
 	const char *names[SIZES]; /* as they stand in the figures' names */
 	int renewals, scans, cycles; /* turns of each: of scans, pages */
@@ -45,6 +48,7 @@ struct plan {
 };
 
 static const struct plan full = { .sizes = 3,
+				  .kinds = KINDS,
 				  .closed = { 0, 1000000, 10000000 },
 				  .names = { "0", "1m", "10m" },
 				  .renewals = 40,
@@ -53,6 +57,7 @@ static const struct plan full = { .sizes = 3,
 				  .seconds = 0.05,
 				  .expired = 240 };
 static const struct plan quick = { .sizes = 2,
+				   .kinds = 1, /* random ids */
 				   .closed = { 0, 100000 },
 				   .names = { "0", "100k" },
 				   .renewals = 10,
@@ -80,9 +85,6 @@ struct kind {
 	size_t n;
 	size_t scanned; /* of them, so far */
 };
-
-static const char *const kind_names[] = { [RANDOM_IDS] = "random", [ORDERED_IDS] = "ordered" };
-enum { KINDS = sizeof(kind_names) / sizeof(kind_names[0]) };
 
 /* Another database begins each time. */
 static struct size *whose_turn(struct kind *kind, int turn, int i)
@@ -112,7 +114,7 @@ static void make_kinds(struct kind kinds[KINDS], const struct plan *plan, const 
 
 	PQfinish(conn);
 	for (int i = 0; i < plan->sizes; i++)
-		for (int ids = 0; ids < KINDS; ids++) {
+		for (int ids = 0; ids < plan->kinds; ids++) {
 			struct size *size = &kinds[ids].sizes[i];
 
 			size->conninfo = test_database_create();
@@ -132,7 +134,7 @@ static void make_kinds(struct kind kinds[KINDS], const struct plan *plan, const 
 		PQfinish(fillings[i].conn);
 	}
 	free(now);
-	for (int ids = 0; ids < KINDS; ids++) {
+	for (int ids = 0; ids < plan->kinds; ids++) {
 		kinds[ids].name = kind_names[ids];
 		kinds[ids].n_sizes = plan->sizes;
 		conn = test_connect(kinds[ids].sizes[0].conninfo);
@@ -422,7 +424,7 @@ void measure_growth(struct bench *bench)
 	if (!kinds)
 		die("out of memory");
 	make_kinds(kinds, plan, bench);
-	for (int ids = 0; ids < KINDS; ids++) {
+	for (int ids = 0; ids < plan->kinds; ids++) {
 		measure_kind(&kinds[ids], plan);
 		drop_sizes(&kinds[ids]);
 	}
