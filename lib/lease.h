@@ -61,7 +61,7 @@ typedef struct pg_conn PGconn;
 /* What `timeout` means when it is 0. */
 #define LEASE_TIMEOUT_DEFAULT (10 * LEASE_SECOND)
 /* The newest migration that this library knows; it works with exactly this schema. */
-#define LEASE_SCHEMA_VERSION 7
+#define LEASE_SCHEMA_VERSION 8
 
 /* -- words ------------------------------------------------------------------------------------ */
 
