@@ -285,7 +285,7 @@ void measure_idle(struct bench *bench)
 {
 	char *conninfo = test_database_create();
 	PGconn *conn = test_connect(conninfo);
-	unsigned seconds = bench->quick ? 3 : 12;
+	unsigned seconds = bench->quick ? 3 : 8;
 	struct process daemon;
 	double wakeups, cpu;
 

@@ -168,7 +168,7 @@ static double hot_percent(const struct hot *before, const struct hot *after)
 
 void measure_renewals(struct bench *bench)
 {
-	int rounds = bench->quick ? 2 : 6;
+	int rounds = bench->quick ? 2 : 5;
 	double seconds = bench->quick ? 0.4 : 0.8;
 	struct client clients[CLIENTS];
 	struct lease_token *tokens;

@@ -181,7 +181,7 @@ static double time_daemons(const char *name, struct bench *databases, int n_data
 /* What two bring each other, beside what the machine has left for two that share no database. */
 static void measure_daemons(bool quick)
 {
-	long n = quick ? 10000 : 40000;
+	long n = quick ? 10000 : 30000;
 	struct bench databases[DATABASES] = { { .open = n }, { .open = n } };
 	int rounds = quick ? 1 : 2;
 	double alone[2], two_vs_one[2], two_vs_apart[2];
@@ -236,7 +236,7 @@ static void measure_beside(struct bench *bench, struct workers *workers, long n)
 	/* twice: the first time they meet pages that were never written to */
 	for (int i = 0; i < 2; i++) {
 		workers_start(workers);
-		sleep(bench->quick ? 2 : 6);
+		sleep(bench->quick ? 2 : 5);
 		workers_stop(workers);
 	}
 	renewal = read_latency(workers->renewing);

@@ -191,7 +191,7 @@ static void make_held_figures(const struct part *without, const struct part *fir
 void measure_held(struct bench *bench)
 {
 	long versions = bench->quick ? 4 : 10;
-	double seconds = bench->quick ? 1 : 4;
+	double seconds = bench->quick ? 1 : 3;
 	char *conninfo;
 	PGconn *conn = make_database(bench, &conninfo), *holder = test_connect(conninfo);
 	struct part without, first, last, after;

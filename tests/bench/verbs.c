@@ -299,7 +299,7 @@ static void make_runs(PGconn *conn, long first, long n)
 /* Round 0 warms up. */
 static void measure_rates(struct bench *bench, PGconn *conn, const char *conninfo)
 {
-	int rounds = bench->quick ? 2 : 4;
+	int rounds = bench->quick ? 2 : 3;
 	long count = bench->quick ? 40 : 250, first = 1000000;
 	double ratios[VERBS][ROUNDS_MAX], per_s[VERBS][ROUNDS_MAX];
 	struct script scripts[VERBS];
