@@ -104,12 +104,14 @@ static void stop_workers(struct workers *workers)
 	free(workers);
 }
 
-/* Their leases end TTL after this at the latest. */
+/* Their leases end TTL after this at the latest. The rows are locked in the order in which workers do. */
 static void let_the_others_die(struct workers *workers)
 {
 	sql(conn,
-	    "update lease.run_attempts set lease_expires_at = clock_timestamp() + interval '3 s' "
-	    "where run_id >= 'r' || to_char(%zu, 'FM0000')",
+	    "with others as materialized (select run_id from lease.run_attempts "
+	    "    where run_id >= 'r' || to_char(%zu, 'FM0000') order by run_id for update) "
+	    "update lease.run_attempts a set lease_expires_at = clock_timestamp() + interval '3 s' "
+	    "from others o where a.run_id = o.run_id",
 	    workers->live);
 	atomic_store(&workers->dead, true);
 	wait_renewed(workers);
@@ -227,13 +229,16 @@ static void a_lease_too_short_to_be_protected_is_told(void **state)
 /*
  * Starts the server again such that its clock is set by the file `clock` in the cluster's folder. The
  * server alone: each process with that library makes a shared segment named after its pid, and one
- * that was killed leaves it to stop a later process that happens to get the same pid.
+ * that was killed leaves it to stop a later process that happens to get the same pid. So what earlier
+ * ones left is cleared away.
  */
 static int create_with_clock(void **state)
 {
 	cluster_stop(&cluster, "fast");
 	set_clock("+0s");
 	cluster_shell(&cluster,
+		      "for left in /dev/shm/faketime_shm_*; do pid=${left##*_}; [ -d /proc/$pid ] ||"
+		      " rm -f $left /dev/shm/sem.faketime_sem_$pid; done; "
 		      "library=$(ls /usr/lib/*/faketime/libfaketime.so.1) || exit 1; "
 		      "FAKETIME_TIMESTAMP_FILE=$2/clock FAKETIME_NO_CACHE=1 DONT_FAKE_MONOTONIC=1 "
 		      "LEASE_CLUSTER_PRELOAD=$library exec \"$1\" start \"$2\"");

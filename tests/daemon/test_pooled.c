@@ -202,31 +202,6 @@ static void case_06_a_path_lost_with_locks_taken(void **state)
 	pooler_stop(&pooler);
 }
 
-/*
- * A round trip takes 40 ms, which says nothing of how long the server has the runs locked: a transaction
- * takes more than the eighth of batch_size that it began with, where the first 50 were done in time.
- */
-static void a_slow_network_does_not_make_transactions_small(void **state)
-{
-	struct torture_proxy *proxy;
-	struct daemon daemon;
-
-	(void)state;
-	pooler_start(&pooler, conninfo, 1);
-	proxy = torture_proxy_start(pooler.socket, 1);
-	torture_proxy_delay(proxy, 0, 20, 3600000);
-	add_leases(conn, "r", 600, -100, 5000);
-	daemon_start_ready(&daemon, config_with(lossy_conninfo(proxy), "batch_size: 400"));
-	wait_none_open(&daemon);
-	assert_sql(conn, "t",
-		   "select max(n) > 50 from (select count(*) as n from lease.run_events"
-		   " where kind = 'attempt_closed' group by txid) t");
-	daemon_stop(&daemon);
-	assert_closed_once(conn, 600);
-	torture_proxy_stop(proxy);
-	pooler_stop(&pooler);
-}
-
 #define TEST(name) cmocka_unit_test_setup_teardown(name, create_recording, drop)
 
 int main(void)
@@ -236,7 +211,6 @@ int main(void)
 		TEST(a_pooler_that_restarts_is_found_again),
 		TEST(case_06_a_path_lost_while_the_chunk_is_written),
 		TEST(case_06_a_path_lost_with_locks_taken),
-		TEST(a_slow_network_does_not_make_transactions_small),
 	};
 
 	cmocka_set_test_filter(getenv("TEST_FILTER"));
