@@ -236,12 +236,13 @@ static int create_with_clock(void **state)
 {
 	cluster_stop(&cluster, "fast");
 	set_clock("+0s");
-	cluster_shell(&cluster,
-		      "for left in /dev/shm/faketime_shm_*; do pid=${left##*_}; [ -d /proc/$pid ] ||"
-		      " rm -f $left /dev/shm/sem.faketime_sem_$pid; done; "
-		      "library=$(ls /usr/lib/*/faketime/libfaketime.so.1) || exit 1; "
-		      "FAKETIME_TIMESTAMP_FILE=$2/clock FAKETIME_NO_CACHE=1 DONT_FAKE_MONOTONIC=1 "
-		      "LEASE_CLUSTER_PRELOAD=$library exec \"$1\" start \"$2\"");
+	cluster_shell(
+		&cluster,
+		"for left in /dev/shm/faketime_shm_*; do pid=${left##*_}; [ -d /proc/$pid ] ||"
+		" rm -f $left /dev/shm/sem.faketime_sem_$pid; done; "
+		"library=$(ls /usr/lib/*/faketime/libfaketime.so.1) || exit 1; "
+		"FAKETIME_TIMESTAMP_FILE=$2/clock FAKETIME_NO_CACHE=1 DONT_FAKE_MONOTONIC=1 "
+		"LEASE_CLUSTER_PRELOAD=$library exec \"$1\" start \"$2\"");
 	return create(state);
 }
 
