@@ -127,7 +127,8 @@ static void make_kinds(struct kind kinds[KINDS], const struct plan *plan, const 
 							  .open = bench->open,
 							  .now = now };
 		}
-	progress("growth: up to %ld closed attempts, twice", plan->closed[plan->sizes - 1]);
+	progress("growth: %d databases with up to %ld closed attempts", n,
+		 plan->closed[plan->sizes - 1]);
 	fill_databases(fillings, n);
 	for (int i = 0; i < n; i++) {
 		sql(fillings[i].conn, "ANALYZE lease.runs, lease.run_attempts");

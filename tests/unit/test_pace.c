@@ -1,6 +1,6 @@
 /*
- * How many runs go into a transaction: an eighth of the most on a new connection, then as many as its server
- * locks and looks at in time, whatever the network takes.
+ * How many runs go into a transaction: an eighth of the most on a new connection, then as many as its
+ * server locks and looks at in time.
  */
 #include "harness.h"
 #include "pace.h"
